@@ -18,7 +18,6 @@ from smp_advisor.costs.uncertainty import (
     spreads,
 )
 from smp_advisor.costs.world import stack_of
-from smp_advisor.libraries.layout import layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.libraries.layout import Layout
-    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -35,18 +33,13 @@ _LEAST_SHARE = 0.5
 """Least share of the spread between sources that no constant explains."""
 
 
-def step_time_draws(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan]) -> NDArray[np.float64]:
-    """Joint draws of the seconds per step of plans on one cluster, shape (64, n).
+def layout_draws(model: Model, cluster: Cluster, job: Job, layouts: Sequence[Layout]) -> NDArray[np.float64]:
+    """Joint draws of the seconds per step for the rows of some layouts, shape (64, n), narrowed by measured runs.
 
     Every draw has its own constants (`constant_draws`), one effect of your script and cluster, which plans of the same
     kind share and plans of other kinds share in part, and an error of the configuration, which similar plans share.
     Quotients of two columns thus show how certain it is that one plan is faster. The draws are the same at every call.
     """
-    return layout_draws(model, cluster, job, [layout_of([plan], job, cluster) for plan in plans])
-
-
-def layout_draws(model: Model, cluster: Cluster, job: Job, layouts: Sequence[Layout]) -> NDArray[np.float64]:
-    """Joint draws of `step_time_draws` for the rows of some layouts, shape (64, n), narrowed by measured runs."""
     before_runs = replace(job, calibration=None)
     middle = _logarithm(model, cluster, before_runs, layouts)
     with overriding({name: draws[:, np.newaxis] for name, draws in constant_draws().items()}):

@@ -281,9 +281,9 @@ class Searching:
                 self._answer(identity, None)
                 return
             with self._advice.turn:
-                search = partial(changed, self._advice.recommended, changes, kept := {**self._advice.pins, **pins})
+                search = partial(changed, self._advice.recommended, changes, all_pins := {**self._advice.pins, **pins})
             self._send(_progress(identity, 0, 0, "", None))
-            task = (self._number, identity, search, kept, plan)
+            task = (self._number, identity, search, all_pins, plan)
             self._thread = Thread(target=self._run, args=task, name="smp-advisor-search", daemon=True)
             self._thread.start()
 

@@ -29,8 +29,6 @@ _WAITING = 0.2
 """Share of a step from which a printed wait for data explains it (judgment)."""
 _STEADY = 0.05
 """Spread of steps below which nothing irregular decides them (judgment)."""
-NOT_OF_PLAN = ("data loading", "host or data loading", "slow node", "network", "throttling", "links inside the node")
-"""Causes that no other plan removes."""
 
 
 @dataclass(frozen=True, kw_only=True)

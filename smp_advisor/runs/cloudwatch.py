@@ -155,7 +155,6 @@ def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[st
         "transitions": transitions,
         "failure": "" if status == "InProgress" else job.get("FailureReason", ""),
         "settings": {key: str(value).strip('"') for key, value in job.get("HyperParameters", {}).items()},
-        "checkpoints": job.get("CheckpointConfig", {}).get("S3Uri", ""),
         "text": "\n".join(log["lines"]),
         "other_text": log["other_text"],
         "more": log["full"] or (failed and log["others"] != []),

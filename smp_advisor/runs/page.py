@@ -123,7 +123,7 @@ def _is_silent(run: Run) -> bool:
 
 
 def conclusions_of(run: Run) -> tuple[str, ...]:
-    """Return causes of a deviation, what the run taught about its plan and the recommendation, and an offer."""
+    """Return causes of a deviation, and what the run taught about its plan and the recommendation."""
     lines = [] if run.estimate is None or run.typical is None else [str(cause) for cause in run.causes()]
     learned, reason = run.learned
     if learned is None or run.advice is None:
@@ -132,15 +132,10 @@ def conclusions_of(run: Run) -> tuple[str, ...]:
     after = estimate(learned.model, learned.cluster, learned.job, plan)
     text = f"Learned from {plural(run.steady_steps, 'regular step')}: {step_time(after)} per step"
     lines.append(f"{text}, before {step_time(run.advice.estimate)}.")
-    offer = run.offer() if run.remaining_steps and not run.done else None
-    if offer is not None:
-        lines.append(f"{offer} The cell that resumes the run with it: run.offer().cell().")
-    elif learned.plan == plan:
+    if learned.plan == plan:
         lines.append("The recommended plan is still that of the run.")
     else:
-        text = f"Recommended for the next run: {learned.plan!r}, {step_time(learned.estimate)} per step."
-        unsure = "A change in the middle of this run is not better for certain, or the plan is not the cause."
-        lines.append(text if run.done else f"{text} {unsure}")
+        lines.append(f"Recommended for the next run: {learned.plan!r}, {step_time(learned.estimate)} per step.")
     return tuple(lines)
 
 

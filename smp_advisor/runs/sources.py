@@ -50,7 +50,6 @@ class Poll:
     failure: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Hyperparameters of the job."""
-    checkpoints: str = ""
     hosts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """CloudWatch's metrics by host: the sum over its GPUs in percent."""
     requests: int = 0

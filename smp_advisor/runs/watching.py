@@ -15,10 +15,9 @@ from smp_advisor.core.tables import Shown
 from smp_advisor.costs.uncertainty import TWO_SIDED
 from smp_advisor.costs.wording import plural, seconds
 from smp_advisor.errors import AdvisorError, RunError
-from smp_advisor.runs.causes import NOT_OF_PLAN, Cause, causes_of
+from smp_advisor.runs.causes import Cause, causes_of
 from smp_advisor.runs.failures import Failure, read_failure
 from smp_advisor.runs.measure import PREFERRED, timed
-from smp_advisor.runs.offer import Offer, offer_of
 from smp_advisor.runs.page import (
     IN_A_ROW,
     alarms_of,
@@ -447,23 +446,6 @@ class Run(Shown):
             except AdvisorError as error:
                 self._learned = (stage, None, str(error))
         return self._learned[1:]
-
-    def offer(self) -> Offer | None:
-        """A better plan by the calibrated estimates, for the rest of the run; None if none is better for certain.
-
-        None, too, while data loading or a slow node explains the step time, which no other plan changes.
-
-        Raises
-        ------
-        RunError
-            As for `calibrated`, or the length of the run is unknown.
-        """
-        if self.advice is None or self.remaining_steps is None:
-            raise RunError(f"The length of {self.name} is unknown: pass an advice with tokens=.")
-        learned = self.learned[0] or self.calibrated()
-        if any(cause.name in NOT_OF_PLAN for cause in self.causes()):
-            return None
-        return offer_of(learned, self.advice.plan, self.remaining_steps, checkpoints=self.last.checkpoints)
 
     @property
     def can_stop(self) -> bool:

@@ -72,17 +72,17 @@ def repairs(advice: Recommendation, base: Settings, name: str, value: Setting) -
     alone: list[_Candidate] = [((), target)]
     single, recast = _single(advice, target, name), _in_other_precision(advice, target, name)
     for candidates in (alone, single, recast, _two_degrees(advice, target, name)):
-        found: list[Repair] = []
+        offers: list[Repair] = []
         for changed, settings in candidates:
             with suppress(AdvisorError):  # another combination that is excluded
                 state = tried(advice, settings)
                 if state.settings[name] == value:
                     text = _text(advice.plan.library, base, state.settings, (*changed, name))
-                    found.append(Repair(text=text, changed=changed, state=state))
-        if found:
-            found.sort(key=lambda of: (not fits(of.state.estimate, least), -of.state.estimate.samples_per_second))
+                    offers.append(Repair(text=text, changed=changed, state=state))
+        if offers:
+            offers.sort(key=lambda of: (not fits(of.state.estimate, least), -of.state.estimate.samples_per_second))
             best: dict[frozenset[str], Repair] = {}
-            for repair in found:
+            for repair in offers:
                 best.setdefault(frozenset(repair.changed), repair)
             return list(best.values())[:_MOST]
     return []

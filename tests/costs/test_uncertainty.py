@@ -11,7 +11,7 @@ from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import constant, constants, overriding, peak_flops
 from smp_advisor.costs.evaluate import estimate, seconds_columns
 from smp_advisor.costs.observation import observed
-from smp_advisor.costs.predictive import step_time_draws
+from smp_advisor.costs.predictive import layout_draws
 from smp_advisor.costs.uncertainty import (
     Doubt,
     comparison_spread,
@@ -110,9 +110,10 @@ def test_errors_of_plans_of_one_kind_are_correlated_and_those_of_a_plan_are_its_
         Job(precision="bf16"),
     )
     plans = [Plan(library=library, batch_size=batch) for library in ("fsdp", "ddp") for batch in (2, 4)]
-    draws = step_time_draws(model, cluster, job, plans)
+    layouts = [layout_of([plan], job, cluster) for plan in plans]
+    draws = layout_draws(model, cluster, job, layouts)
     assert draws.shape == (64, 4)
-    assert (draws == step_time_draws(model, cluster, job, plans)).all()
+    assert (draws == layout_draws(model, cluster, job, layouts)).all()
     logarithms = np.log(draws)
     same, other = np.corrcoef(logarithms.T)[0, 1], np.corrcoef(logarithms.T)[0, 2]
     assert same > other
