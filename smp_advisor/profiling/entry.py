@@ -56,10 +56,10 @@ def profile(
     job
         The training job. Its fields can be passed as keywords instead (``sequence_length=512``).
     stages
-        ``trace`` (the full model, without allocating it), ``copy`` (two real steps of a scaled copy), or both. None
-        runs both.
+        ``trace`` (the full model, without allocating it), ``copy`` (two real steps of a scaled copy, in fp32), or both.
+        None runs both.
     plan
-        The plan whose precision the trace and the copy use, and whose microbatch the figures are for.
+        The plan whose precision the trace uses, and whose microbatch the figures are for.
     inputs
         Inputs of the forward method: a tensor, tensors by name or by position, a ``DataLoader`` (its first batch), or
         a function of (batch, sequence) that returns them. If the first dimension of all tensors has one size, it is
@@ -139,9 +139,8 @@ def profile(
     if "copy" in selected:
         from smp_advisor.profiling import scaled
 
-        # In the precision that the trace found to work.
-        names: dict[str, Any] = {"name": result.name, "precision": result.precision}
-        copy = run("copy", lambda: scaled.run(model, job, inputs=inputs, **names, **child))
+        figures: dict[str, Any] = {"name": result.name, "sequence": job.sequence_length}
+        copy = run("copy", lambda: scaled.run(model, inputs=inputs, **figures, **child))
         result = dataclasses.replace(result, scaled=copy)
     if failures and len(failures) == len(selected):  # without a stage, the profile has the counts alone
         raise next(iter(failures.values()))

@@ -288,10 +288,3 @@ def _leaving(recorder: StepRecorder, path: str, *, ends: bool) -> Callable[..., 
                 return
 
     return hook
-
-
-def make_optimizer(parameters: Sequence[nn.Parameter], name: str, *, foreach: bool = True) -> torch.optim.Optimizer:
-    """AdamW, or SGD with momentum; `foreach` is PyTorch's default on a GPU."""
-    if name in {"sgd", "plain-sgd"}:
-        return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9 if name == "sgd" else 0.0, foreach=foreach)
-    return torch.optim.AdamW(parameters, lr=1e-3, foreach=foreach)

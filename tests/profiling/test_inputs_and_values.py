@@ -1,7 +1,5 @@
 """Inputs inferred by trial, and forward passes that read values."""
 
-from contextlib import ExitStack
-
 import pytest
 
 import smp_advisor
@@ -14,8 +12,7 @@ pytestmark = pytest.mark.torch
 
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
 loss_of = Deferred("smp_advisor.profiling.step", "loss_of")
-make_copy = Deferred("smp_advisor.profiling.scaled.build", "make_copy")
-idle_layers = Deferred("smp_advisor.profiling.scaled.build", "idle_layers")
+scaled_copy = Deferred("smp_advisor.profiling.scaled.copies", "scaled_copy")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 nn = Deferred("torch.nn")
 values = Deferred("tests.profiling.models_that_read_values")
@@ -32,9 +29,8 @@ def test_a_loop_over_two_lists_keeps_all_layers_of_the_copy_in_use():
     # Only the second list repeats equal layers.
     dilated = nn.ModuleList(nn.Conv1d(8, 8, 2, dilation=2**i) for i in range(4))
     zipped = net(forward, dilated=dilated, mixed=nn.ModuleList(nn.Conv1d(8, 8, 1) for _ in range(4)))
-    with ExitStack() as stack:
-        copy = make_copy(read_model(zipped), stack, memory_bytes=2**30, dtype=torch.float32)
-        assert not idle_layers(copy.model, example_inputs(copy.model))
+    with scaled_copy(read_model(zipped), None, sequence=512, memory_bytes=2**30) as copy:
+        assert not copy.idle
 
 
 def test_labels_of_a_copy_are_below_its_number_of_classes():

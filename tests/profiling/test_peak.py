@@ -14,7 +14,7 @@ torch, nn = Deferred("torch"), Deferred("torch.nn")
 build_fake, fake_inputs = deferred("smp_advisor.profiling.fake", "build_fake", "fake_inputs")
 KnownValuesMode = Deferred("smp_advisor.profiling.known_values", "KnownValuesMode")
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
-call_model, loss_of, make_optimizer = deferred("smp_advisor.profiling.step", "call_model", "loss_of", "make_optimizer")
+call_model, loss_of = deferred("smp_advisor.profiling.step", "call_model", "loss_of")
 checkpoint = Deferred("torch.utils.checkpoint", "checkpoint")
 cuda_autocast_rules, gpu_kernels = deferred("smp_advisor.profiling.gpu_kernels", "cuda_autocast_rules", "gpu_kernels")
 StepRecorder = Deferred("smp_advisor.profiling.step_recorder", "StepRecorder")
@@ -62,7 +62,7 @@ def test_the_composed_peak_is_the_traced_one(values, precision, sequence):
     inputs = fake_inputs(example_inputs(model).make(2, sequence), mode, dtype)
     blocks = [path for stack in stacks(model) for path in stack.paths]
     with mode:
-        optimizer = make_optimizer(list(model.parameters()), settings.optimizer)
+        optimizer = torch.optim.AdamW(list(model.parameters()), foreach=True)
         peak_bytes = peak_of_two_steps(model, inputs, precision, optimizer)
     composed = profile.peak_memory(2, sequence)
     assert composed.peak_bytes == pytest.approx(peak_bytes, rel=1e-3)

@@ -4,11 +4,9 @@ import dataclasses
 import json
 import subprocess
 import sys
-from contextlib import ExitStack
 
 import pytest
 
-from smp_advisor import Job
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.parts import restored
 from smp_advisor.profiling.profiled_model import read_model
@@ -20,12 +18,11 @@ from tests.profiling.shared import net, profiled
 pytestmark = pytest.mark.torch
 
 transformers = Deferred("transformers")
-make_copy = Deferred("smp_advisor.profiling.scaled.build", "make_copy")
+scaled_copy = Deferred("smp_advisor.profiling.scaled.copies", "scaled_copy")
 torch = Deferred("torch")
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
 PlainGPT = Deferred("tests.profiling.plain_models", "PlainGPT")
 
-JOB = Job(sequence_length=512)
 GPT2 = {"model_type": "gpt2", "n_embd": 256, "n_layer": 6, "n_head": 4, "vocab_size": 3000}
 GPT3 = {"model_type": "gpt2", "n_embd": 12288, "n_layer": 96, "n_head": 96}
 
@@ -55,8 +52,8 @@ print(profile.scaled.ok, profile.failures, "torch" in sys.modules)"""
     ],
 )
 def test_a_configuration_is_reduced_to_a_consistent_copy(values, expected):
-    with ExitStack() as stack:
-        copy = make_copy(read_model(values), stack, memory_bytes=2**32, dtype=torch.float32)
+    with scaled_copy(read_model(values), None, sequence=512, memory_bytes=2**32) as copy:
+        pass
     reductions = {part.name: (part.full, part.copy) for part in copy.reductions}
     assert {name: reductions.get(name) for name in expected} == expected
     assert sum(p.numel() for p in copy.model.parameters()) <= 25_000_000
@@ -70,7 +67,7 @@ def test_a_decoder_has_no_more_tokens_than_target_positions():
 def test_a_copy_trains_as_predicted():
     lines, shares = [], []
     report = {"on_line": lines.append, "on_progress": lambda *progress: shares.append(progress)}
-    done = run(read_model(GPT2), JOB, name="GPT-2", precision="fp16", **report)
+    done = run(read_model(GPT2), sequence=512, name="GPT-2", **report)
     assert done.ok, str(done)
     assert len(done.losses) == 2
     assert done.tied == (("transformer.wte.weight", "lm_head.weight"),)
@@ -95,7 +92,7 @@ def test_a_copy_trains_as_predicted():
     ],
 )  # fmt: skip
 def test_the_trace_of_a_copy_equals_its_real_step(values):
-    done = run(read_model(values), JOB, name="", precision="bf16")
+    done = run(read_model(values), sequence=512, name="")
     assert all(row.ratio == pytest.approx(1, abs=1e-4) for row in done.comparisons), str(done)
     assert len(done.comparisons) == 3
     assert done.finite
@@ -114,7 +111,7 @@ def test_a_module_is_cut_in_depth_and_left_whole_and_names_parameters_without_gr
     ends = {"table": nn.Embedding(50, 16), "head": nn.Linear(16, 50), "unused": nn.Linear(16, 16)}
     module = net(forward, **ends, blocks=layers)
     state = {name: value.clone() for name, value in module.state_dict().items()}
-    done = run(read_model(module), JOB, name="Net", precision="fp32")
+    done = run(read_model(module), sequence=512, name="Net")
     assert [str(reduction) for reduction in done.reductions] == ["blocks 5 → 2"]
     assert len(module.blocks) == 5
     assert all((module.state_dict()[name] == value).all() for name, value in state.items())
@@ -130,8 +127,8 @@ def test_random_weights_of_a_narrower_copy_are_the_same_in_every_process():
     weights = []
     for seed in (1, 2):  # PyTorch draws one in each process
         torch.manual_seed(seed)
-        with ExitStack() as stack:
-            copy = make_copy(read_model(module), stack, memory_bytes=10 * 2**20, dtype=torch.float32)
+        with scaled_copy(read_model(module), None, sequence=512, memory_bytes=10 * 2**20) as copy:
+            pass
         assert "hidden size" in {part.name for part in copy.reductions}
         weights.append(torch.cat([value.flatten() for value in copy.model.parameters()]))
     assert torch.equal(*weights)
@@ -140,10 +137,10 @@ def test_random_weights_of_a_narrower_copy_are_the_same_in_every_process():
 def test_a_model_without_a_loss_is_said_to_have_none():
     from torch import nn
 
-    done = run(read_model(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))), JOB, name="n", precision="fp32")
+    done = run(read_model(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))), sequence=512, name="n")
     assert not done.returns_loss
     assert "it returns no loss" in done.summary
-    assert done.how == "full model, with its own weights"
+    assert done.reductions == ()
 
 
 def test_a_module_that_checks_values_is_narrowed_or_refused_with_the_remedy():
@@ -155,11 +152,11 @@ def test_a_module_that_checks_values_is_narrowed_or_refused_with_the_remedy():
 
     checked = net(forward, layer=torch.nn.Conv1d(2, 64, 9))
     sounds = (torch.zeros(2, 2, 100_003),)
-    done = run(read_model(checked), JOB, name="checked", inputs=sounds, precision="fp32")
+    done = run(read_model(checked), sequence=512, name="checked", inputs=sounds)
     assert "could not be traced" in " ".join(done.notes)
     longer = net(forward, layer=torch.nn.Conv1d(2, 7, 9_999))
     with pytest.raises(ProfileError, match="pass smaller inputs for the stage 'copy'"):
-        run(read_model(longer), JOB, name="longer", inputs=sounds, precision="fp32")
+        run(read_model(longer), sequence=512, name="longer", inputs=sounds)
 
 
 def test_a_module_whose_shapes_depend_on_values_is_profiled_by_real_steps():
@@ -207,8 +204,7 @@ def test_counts_and_lists_with_one_entry_per_block_follow_the_blocks():
 
     tail = torch.nn.ModuleList(net(block, inner=torch.nn.Linear(16, 16)) for _ in range(5))
     module = net(forward, tail=tail, order=tuple(range(5)), scales=[1, 2, 3, 4, 5], depth=5)
-    with ExitStack() as stack:
-        copy = make_copy(read_model(module), stack, memory_bytes=2**30, dtype=torch.float32)
+    with scaled_copy(read_model(module), None, sequence=512, memory_bytes=2**30) as copy:
         assert list(map(str, copy.reductions)) == ["tail 5 → 2"]
         assert (module.order, module.scales, module.depth) == ((0, 1), [1, 2], 2)
     assert (module.order, module.scales, module.depth) == ((0, 1, 2, 3, 4), [1, 2, 3, 4, 5], 5)
@@ -224,8 +220,6 @@ def test_tables_of_embeddings_are_no_blocks_and_are_cut_in_their_rows():
         top=nn.Linear(96, 1),
     )
     inputs = (torch.full((8, 6), 39_999),)
-    done = run(
-        read_model(tables), JOB, name="Tables", inputs=inputs, precision="fp32", limits=Limits(memory_bytes=2**27)
-    )
+    done = run(read_model(tables), sequence=512, name="Tables", inputs=inputs, limits=Limits(memory_bytes=2**27))
     assert [str(part) for part in done.reductions] == ["vocabulary 40,000 → 2,048"]
     assert done.finite

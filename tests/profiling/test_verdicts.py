@@ -25,10 +25,8 @@ def profile():
 
 def copy(losses, **values):
     fields = {
-        "name": "GPT-2", "how": "by truncation", "reductions": (), "parameter_count": 1_000_000, "precision": "fp32",
-        "optimizer": "adam", "losses": tuple(losses), "sequence": 128, "inputs": "",
-        "trained": 10, "without_gradient": (), "frozen": 0, "tied": (),
-        "comparisons": (), "notes": (),
+        "name": "GPT-2", "reductions": (), "parameter_count": 1_000_000, "losses": tuple(losses), "sequence": 128,
+        "inputs": "", "trained": 10, "without_gradient": (), "frozen": 0, "tied": (), "comparisons": (), "notes": (),
     }  # fmt: skip
     return ScaledRun(**fields | values)
 

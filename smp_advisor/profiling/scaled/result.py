@@ -30,17 +30,12 @@ class ScaledRun(Shown):
     """Real training steps of a scaled copy: whether the model trains, and a check of the predictions."""
 
     name: str
-    how: str
-    """How the copy was built: by truncation, by renamed dimensions, or as the full model."""
     reductions: tuple[Reduction, ...]
     """Reduced dimensions; all others are unchanged."""
     parameter_count: int
     """Parameters of the copy; tied parameters count once."""
-    precision: str
-    """Precision of the computation, as text for the user."""
-    optimizer: str
     losses: tuple[float, ...]
-    """Loss of each step; all steps train on the same batch."""
+    """Loss of each step, in fp32; all steps train on the same batch."""
     sequence: int
     """Tokens per sample; 1 if there is no sequence."""
     inputs: str
@@ -102,10 +97,8 @@ class ScaledRun(Shown):
         """Label and text of each check."""
         rows = [
             ("Reduced", ", ".join(map(str, self.reductions)) or "nothing: the full model ran"),
-            ("Copy", self.how),
             ("Loss", self._loss_text),
             ("Gradients", self._gradient_text),
-            ("Precision", self.precision),
             ("Tied weights", "; ".join(" = ".join(group) for group in self.tied) or "none"),
         ]
         for row in self.comparisons:
