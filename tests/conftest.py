@@ -85,7 +85,7 @@ GROUPS = {
 OF_A_RELEASE = re.compile(
     r"oldest|^tests/fuzz/(?!.*sample)|^tests/browser/test_monkey|test_every_request_is_the_expected_one"
     r"|test_the_blocks_of_a_page_run.*running_job|test_nothing_keeps_assistive.*(vscode|colab)|without_proc.*macos"
-    r"|_seen_as_its_kind\[(?!order, an early stop\]|uneven).*,"
+    r"|_seen_as_its_kind\[(?!order, an early stop\]|uneven).*,|blocks_of_a_page_run.*rehearse_your_job"
 )
 """Tests of `make release-test` alone: the oldest applications and SDKs, other ones, random jobs, actions and arguments,
 and further forms of a defect."""

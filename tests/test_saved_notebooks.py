@@ -9,13 +9,13 @@ import pytest
 from scripts.notebooks.running import PATHS, run
 from scripts.notebooks.saved import MEASURED, VARIES, clean, difference
 
-# What those of a release show is tested with its room; the first notebook, and one that starts a job, stay.
+# What those of a release show is tested with its room; the first notebook stays.
 MARKS = {
     "calibrate_with_a_log": [pytest.mark.release],
     "cluster_for_a_deadline": [pytest.mark.release],
     "fix_an_existing_job": [pytest.mark.release],
     "training_compiler_or_not": [pytest.mark.release],
-    "from_advice_to_job": [pytest.mark.moto, pytest.mark.slow],
+    "from_advice_to_job": [pytest.mark.moto, pytest.mark.release],
     "watch_a_run": [pytest.mark.release],
     "your_own_model": [pytest.mark.torch, pytest.mark.release],
 }

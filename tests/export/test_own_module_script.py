@@ -48,7 +48,7 @@ def script_of(plan):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", rows(PLANS, "FSDP"))  # the hybrid one is sharded, too
+@pytest.mark.parametrize("name", rows(PLANS, "DDP", "FSDP"))  # the hybrid one has the parts of both
 def test_the_loop_of_an_unknown_module_trains_once_its_three_places_are_filled_in(name):
     """In 16 bits: it saves, resumes with the same batch and state, and its model loads."""
     import_libraries()  # the rehearsal forks this process

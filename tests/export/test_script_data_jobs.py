@@ -144,7 +144,7 @@ class TestJobs:
         job = run(folder, files, epoch, train="text", tokenizer="tokenizer")["one epoch"]
         assert len(losses_of(job)) == summary_of(job)["steps"] == -(-(tokens // LENGTH) // (2 * BATCH))
 
-    @pytest.mark.parametrize("kind", ["chats", "pairs"])
+    @pytest.mark.parametrize("kind", rows(["chats", "pairs"], "pairs"))  # counted by the same lines
     def test_answers_count_the_same_on_any_number_of_processes(self, folder, kind):
         """Batches have different numbers of targets, the last one of the evaluation is partial.
 

@@ -65,7 +65,7 @@ def test_named_models_train_with_their_published_numerics():
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("family", rows(FAMILIES, share=8))  # dense, experts, state spaces and two stacks
+@pytest.mark.parametrize("family", rows(FAMILIES, share=16))  # dense, experts and state spaces
 def test_a_small_model_of_the_family_trains(family, tmp_path):
     """From the usual configuration of the family, as the cell for the user's machine builds it."""
     import torch

@@ -8,7 +8,7 @@ from smp_advisor._version import __version__
 
 from .sources import run
 
-pytestmark = pytest.mark.packaging
+pytestmark = [pytest.mark.packaging, pytest.mark.release]  # `test_wheel` has the names of its files
 
 
 @pytest.fixture(scope="module")

@@ -57,10 +57,10 @@ EAGER = ("grouped queries", "images through windows", "a decoder that reads an e
 
 
 CASES = [*((name, "fused") for name in MODELS), *((name, "eager") for name in EAGER)]
-# Experts, a network without tokens, and scores of grouped queries and of two stacks stand for the others.
+# Experts, a network without tokens, and scores of grouped queries stand for the others.
 IN_SUITE = {
     *(("a family without formulas", "fused"), ("a plain convolutional network", "fused")),
-    *(("grouped queries", "eager"), ("a decoder that reads an encoder", "eager")),
+    ("grouped queries", "eager"),
 }
 
 

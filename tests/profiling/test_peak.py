@@ -7,6 +7,7 @@ import pytest
 
 from tests.deferred import Deferred, deferred
 from tests.profiling.shared import net, profiled
+from tests.rows import rows
 
 pytestmark = pytest.mark.torch
 
@@ -51,7 +52,11 @@ def peak_of_two_steps(model, inputs, precision, optimizer):
     return recorder.peak_bytes
 
 
-@pytest.mark.parametrize(("values", "precision", "sequence"), [(GPT2, "amp", 512), (LLAMA, "bf16", 1024)])
+COMPOSED = [(GPT2, "amp", 512), (LLAMA, "bf16", 1024)]
+BYTES = [("fp32", 16, 20), ("bf16", 8, 10), ("fp16", 20, 24), ("amp", 16, 20), ("mixed", 16, 20)]
+
+
+@pytest.mark.parametrize(("values", "precision", "sequence"), rows(COMPOSED, COMPOSED[1]))  # types mixed by autocast
 def test_the_composed_peak_is_the_traced_one(values, precision, sequence):
     settings = Settings(precision=precision, attention="fused", sequence=1024)
     profiled = read_model(values)
@@ -74,10 +79,8 @@ def test_the_composed_peak_is_the_traced_one(values, precision, sequence):
     assert profile.activation_bytes(2, sequence, checkpointing=True) == pytest.approx(kept, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("precision", "at_rest", "at_peak"),
-    [("fp32", 16, 20), ("bf16", 8, 10), ("fp16", 20, 24), ("amp", 16, 20), ("mixed", 16, 20)],
-)
+# Copies of 32 bits with gradients of 16 and of 32 stay; `test_job_precision` has the table of all.
+@pytest.mark.parametrize(("precision", "at_rest", "at_peak"), rows(BYTES, *(BYTES[row] for row in (0, 1, 3))))
 def test_bytes_a_parameter(precision, at_rest, at_peak):
     layers = net(lambda self, x: self.second(self.first(x)), first=nn.Linear(512, 512), second=nn.Linear(512, 512))
     profile = profiled(layers, precision=precision, inputs=torch.zeros(8, 512))

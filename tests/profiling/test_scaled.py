@@ -27,6 +27,7 @@ GPT2 = {"model_type": "gpt2", "n_embd": 256, "n_layer": 6, "n_head": 4, "vocab_s
 GPT3 = {"model_type": "gpt2", "n_embd": 12288, "n_layer": 96, "n_head": 96}
 
 
+@pytest.mark.release  # `test_without_proc` profiles from a process without forks, `test_imports` knows what is imported
 def test_a_described_model_is_trained_without_torch_in_this_process():
     values = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 100}
     code = f"""import sys

@@ -39,8 +39,8 @@ def profile(model, **settings):
     return trace(read_model(model), Settings(**values)).profile
 
 
-# Equal layers (Llama), a period of layers and several stages (a plain module) stay; experts are counted below.
-@pytest.mark.parametrize("name", rows(MODELS, "Mixtral", "T5", "ViT", "plain GPT"))
+# A period of layers and several stages (a plain module) stay: equal layers are a period of one.
+@pytest.mark.parametrize("name", rows(MODELS, "Llama 3 8B", "Mixtral", "T5", "ViT", "plain GPT"))
 def test_two_repeats_of_each_block_say_what_the_whole_model_does(name):
     result = profile(MODELS[name]())
     if name in PARAMETERS:

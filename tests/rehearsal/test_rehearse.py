@@ -8,6 +8,7 @@ import pytest
 import smp_advisor as smpa
 from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal import KINDS, rehearse
+from smp_advisor.rehearsal.stages import _Rehearsed
 from tests.forked import import_libraries
 from tests.rehearsal.scripts import (
     CORRECT,
@@ -26,15 +27,17 @@ from tests.rehearsal.scripts import (
 from tests.rows import rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
-OF_FURTHER = re.compile(
-    "scale|accumulation|learning rate|resume|node|bad batch|load|saved in part|order, an early stop|uneven, provoked"
-)
-"""Defects that show when a run is compared with others."""
+STAGES = {
+    "scale": "one process", "learning rate": "one process", "accumulation": "accumulation folded",
+    "node": "nodes of", "resume": "killed|resumed|started again", "bad batch": "a bad batch",
+    "order, an early stop": "a loss that", "uneven, provoked": "an update less", "load": "$", "saved in part": "$",
+}  # fmt: skip
+"""Stages that are compared with the first one to see a kind of defect; saved models are loaded after it."""
 FORMS = (
     *("ddp", "fsdp2, hybrid", "early stop, probabilities", "ddp, a search of the rate before, saved every 10 updates"),
-    "trainer, FSDP 1, a batch of all rows that are here",
+    *("trainer, FSDP 1, a batch of all rows that are here", "tensor parallel", "fsdp1", "accelerate"),
 )
-"""Scripts of which another row has the dialect."""
+"""Scripts of which another row has the dialect, or of which the tests below rehearse a change."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -59,9 +62,17 @@ def test_nothing_is_found_in_a_correct_script(dialect):
 
 
 @pytest.mark.parametrize("kind", PLANTED)
-def test_a_defect_is_seen_as_its_kind(kind, tmp_path, request):
-    if not OF_FURTHER.match(kind):
+def test_a_defect_is_seen_as_its_kind(kind, tmp_path, request, monkeypatch):
+    shown, made = STAGES.get(kind, STAGES.get(kind.partition(",")[0])), _Rehearsed._stage
+    if shown is None or kind == "order":
         request.getfixturevalue("first_stage")
+    else:  # correct scripts are rehearsed in all stages
+
+        def stage(self, name, **options):
+            is_made = re.match(f"several|{shown}", name)
+            return made(self, name, **options) if is_made else {"ranks": (), "checkpoints": ()}
+
+        monkeypatch.setattr(_Rehearsed, "_stage", stage)
     job = {"hyperparameters": {}, "input_mode": "FastFile"} if kind.endswith("mount") else None
     done = rehearse(PLANTED[kind], job, data=tmp_path if job else None)
     kind = kind.partition(",")[0]
@@ -102,8 +113,9 @@ WORDS = {"vocab_size": 300, "n_embd": 64, "n_layer": 4, "n_head": 4, "n_position
 LIBRARIES = ("ddp", "fsdp", "smp-v1", "smp-v2", "training-compiler")
 
 
-# Exported loops of DDP and FSDP are rehearsed in `test_own_module_script`.
-@pytest.mark.parametrize("library", rows(LIBRARIES, "ddp", "fsdp"))
+# `test_own_module_script` rehearses exported loops of FSDP, `test_script_jobs` and `test_scripts_of_libraries` have the
+# jobs of DDP and of the compiler.
+@pytest.mark.parametrize("library", rows(LIBRARIES, "ddp", "fsdp", "training-compiler"))
 def test_the_exported_script_of_every_library_is_rehearsed_and_marks_its_plan(library):
     family = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
               "num_attention_heads": 4, "vocab_size": 300}  # fmt: skip

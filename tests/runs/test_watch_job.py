@@ -18,7 +18,6 @@ from smp_advisor.runs.sources import TrainingJob
 from smp_advisor.runs.start import plan_tag
 from smp_advisor.runs.watching import Run
 from tests.moto_harness.proxy import mock_account
-from tests.rows import rows
 from tests.runs.logs import exported
 
 pytestmark = [pytest.mark.moto, pytest.mark.slow]
@@ -131,15 +130,11 @@ WATCHED = (
 )
 
 
+@pytest.mark.release  # a job is watched above; `test_watching` holds that a cell carries the prediction of any model
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("model", "instance", "library", "sdk"),
-    rows(
-        [(own_model, P4D, "fsdp", "v3"), ("1.3B", P4D, "fsdp", "v2"), ("124M", P3DN, "training-compiler", "v3")],
-        # A job of version 2 is watched above, with what is known of it by a number.
-        ("1.3B", P4D, "fsdp", "v2"),
-        ("124M", P3DN, "training-compiler", "v3"),
-    ),
+    [(own_model, P4D, "fsdp", "v3"), ("1.3B", P4D, "fsdp", "v2"), ("124M", P3DN, "training-compiler", "v3")],
 )
 def test_a_new_process_finds_the_prediction_of_any_model_in_its_job(
     account, tmp_path, monkeypatch, model, instance, library, sdk
