@@ -30,6 +30,7 @@ from smp_advisor.review.reading.values import (
     Entry,
     External,
     Function,
+    Item,
     Mapping,
     Operation,
     Scope,
@@ -274,8 +275,13 @@ def _walrus(run: Run, frame: Frame, node: ast.NamedExpr) -> Value:
 
 
 def _yield(run: Run, frame: Frame, node: ast.Yield | ast.YieldFrom) -> Value:
-    evaluate(run, frame, node.value)
-    frame.returned.append(Unknown("it comes from a generator"))
+    value = evaluate(run, frame, node.value)
+    body = set(ast.walk(frame.function.node)) if frame.function is not None else set()
+    # A loop over the generator reads this: all that it passes on, and nothing that it selects.
+    source = value.owner if isinstance(value, Item) and value.key is None else value
+    passes = isinstance(node, ast.YieldFrom) or source is not value
+    passes &= not any(guard.test in body for guard in run.guards)
+    frame.returned.append(source if passes else Unknown("it comes from a generator"))
     return Unknown("it is sent to a generator")
 
 

@@ -358,7 +358,7 @@ def follow_entries(run: Run, is_entry: Callable[[], bool]) -> None:
             why = f"it is an argument of {function.name}"
             bound: dict[str, Value] = {name: Unknown(why, name) for name in function.positional}
             bound |= {name: choice(value, bound[name]) for name, value in defaults.items() if name in bound}
-            if "rank" in bound.keys() - defaults.keys():  # one of LoRA has a default
+            if "rank" in bound and getattr(defaults.get("rank"), "value", None) in (None, 0, -1):  # not that of LoRA
                 bound["rank"] = Unknown(why, "global_rank")
             run.enter(function, bound)
 

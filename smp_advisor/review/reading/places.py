@@ -226,7 +226,8 @@ def set_attribute(run: Run, owner: Value, name: str, value: Value) -> None:
     elif isinstance(owner, Mapping):
         run.write(owner.entries, name, Entry(value))
     elif (parsed := _namespace(owner)) is not None:
-        if name in run.trace.options and name not in parsed.attributes:
+        declared = name in run.trace.options or not run.trace.options  # a part of a script declares none
+        if declared and name not in parsed.attributes:
             # Its value where no branch assigns another.
             parsed.attributes[name] = option_of(run, owner, name) or Unknown()
         run.write(parsed.attributes, name, value)

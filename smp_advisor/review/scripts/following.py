@@ -38,8 +38,8 @@ _LAUNCHES = re.compile(
 """Text that starts a training job: its values are computed, as for `smp_advisor.check_estimator`."""
 
 
-_TRAINING = frozenset(["backward", "fit", "training_step", "apply_gradients"])
-"""Methods that train."""
+_TRAINING = frozenset(["backward", "fit", "training_step", "apply_gradients", "wait_for_everyone", "barrier"])
+"""Methods that train, or in which ranks that train meet."""
 _TRAINS = re.compile(rf"\.\s*(?:{'|'.join(sorted(_TRAINING))})\b")
 _MOST_SIBLINGS = 100
 _CONCERNS = re.compile(

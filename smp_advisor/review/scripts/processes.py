@@ -367,7 +367,7 @@ def owner_kind(value: Value | None) -> str:
 
 def _kind_of_class(name: str) -> str:
     last = name.rpartition(".")[2]
-    if name.startswith("torchmetrics."):
+    if name.startswith(("torchmetrics.", "pytorch_lightning.metrics.")):
         return "metric"
     if last.endswith("Trainer"):
         return "lightning" if name.startswith(_OUTSIDE_OF_TORCH) else "trainer"
@@ -400,6 +400,9 @@ def in_several_processes(call: Call) -> bool:
     return nodes or devices not in (1, "1")
 
 
+_METRICS = re.compile(r"torchmetrics|\b(?:pl|pytorch_lightning)\.metrics")
+
+
 def met_by_name(call: Call, *, sharded: bool) -> tuple[str, str] | None:
     """Return the kind and variant of a call that waits for all ranks by its name; None for others."""
     of_group = call.gives("group") or any(mentions(node, "group") for node in call.node.args)
@@ -416,7 +419,7 @@ def met_by_name(call: Call, *, sharded: bool) -> tuple[str, str] | None:
     if kind == "metric":
         source = call.module.source.text
         of_package = (
-            "torchmetrics" in source or f"{call.module.text(call.node.func).removesuffix('compute')}update(" in source
+            _METRICS.search(source) or f"{call.module.text(call.node.func).removesuffix('compute')}update(" in source
         )
         if call.arguments or call.keywords or not of_package or "sync_on_compute=False" in source:
             return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.core.files import table
 from smp_advisor.review.reading.data import reason
-from smp_advisor.review.reading.trace import exclusive
+from smp_advisor.review.reading.trace import Iteration, exclusive
 from smp_advisor.review.reading.values import (
     Argument,
     Constant,
@@ -38,7 +38,7 @@ from smp_advisor.review.scripts.queries import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.review.reading.trace import Call, Iteration, Selection
+    from smp_advisor.review.reading.trace import Call, Selection
 
 
 _TORCHVISION = "torchvision.datasets."
@@ -174,8 +174,10 @@ def comes_from(value: Value, loader: Call, depth: int = 0) -> bool:
 
 
 def iterations_over(context: Context, loader: Call) -> list[Iteration]:
-    """Loops over the loader."""
-    iterations = context.trace.iterations
+    """Loops over the loader, or that draw from it: ``while True: batch = next(batches)``."""
+    draws = [call for call in context.trace.named("next") if call.loops and call.arguments]
+    iterations = [Iteration(call.loops[-1], call.module, call.arguments[0], (call.order,) * 2) for call in draws]
+    iterations += context.trace.iterations
     return [loop for loop in iterations if any(comes_from(option, loader) for option in options(loop.over))]
 
 

@@ -146,10 +146,15 @@ _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_")
 def _clipped_unscaled(context: Context) -> Iterator[Hit]:
     if by_framework(context) or context.libraries.smp_v1 or context.trace.methods("unscale_"):
         return
-    steps = [call for call in context.trace.methods("step") if call.reached and scales(call.receiver)]
-    for call in context.trace.named(*_CLIPS):
-        if call.reached and any(step.loops[-1:] == call.loops[-1:] and step.order > call.order for step in steps):
-            yield Hit(call.module, call.node)
+    for step in context.trace.methods("step"):
+        switches = [switch for maker in makers(step.receiver) if (switch := argument_node(maker, "enabled"))]
+        scaled = {maker.called for maker in makers(step.receiver)} == {"GradScaler"} and "False" not in map(
+            ast.unparse, switches
+        )
+        needed = "" if scales(step.receiver) or not switches else f"where `{ast.unparse(switches[0])}` is true"
+        for call in context.trace.named(*_CLIPS) if step.reached and scaled else ():
+            if call.reached and step.loops[-1:] == call.loops[-1:] and step.order > call.order:
+                yield Hit(call.module, call.node, needed=needed)
 
 
 @check("DDP616")
@@ -172,11 +177,16 @@ def _marked_ready_once(context: Context) -> Iterator[Hit]:
     adapts = any(call.name.startswith("peft.") and call.reached for call in context.trace.calls)
     for call in trainer_arguments(context):
         finds = constant(call.argument("ddp_find_unused_parameters")) is True
-        checkpoints = passed(context, call, "gradient_checkpointing") is True
+        option = call.argument("gradient_checkpointing")
+        checkpoints = passed(context, call, "gradient_checkpointing") is True or isinstance(option, Argument)
         reentrant = _reentrant(context, call)
-        if adapts and reentrant is not False and finds and checkpoints and call.argument("fsdp") is None:
-            severity: Severity | None = None if reentrant else "info"
-            yield Hit(call.module, call.node, severity=severity, variant="adapter")
+        # Trainer looks for them by itself where the model is PEFT's.
+        by_default = not call.gives("ddp_find_unused_parameters") and _SEVERAL.search(context.text)
+        alone = not call.gives("fsdp") and not call.gives("deepspeed")
+        if adapts and checkpoints and alone and ((finds and reentrant is not False) or (by_default and reentrant)):
+            severity: Severity | None = ("warning" if by_default else None) if reentrant else "info"
+            needed = f"with --{option.name}" if isinstance(option, Argument) else ""
+            yield Hit(call.module, call.node, severity=severity, variant="adapter", needed=needed)
     for wrap in parallel_wraps(context):
         looks = constant(wrap.argument("find_unused_parameters", 6)) is True and wrap.name in REPLICATING
         looks = (
@@ -191,6 +201,10 @@ def _marked_ready_once(context: Context) -> Iterator[Hit]:
             own = any(same(model, switched) for model in models for switched in inside(call.receiver))
             if call.reached and twice and own and not exclusive(call, wrap):
                 yield Hit(wrap.module, wrap.node, variant="model")
+
+
+_SEVERAL = re.compile(r"(?i)local_rank|local_process|process_index|world_size|\bddp\b")
+"""Names of scripts that run in several processes."""
 
 
 def _reentrant(context: Context, call: Call) -> bool | None:

@@ -28,6 +28,7 @@ from smp_advisor.review.scripts.checks.parallel import (
     REPLICATING,
     parallel_wraps,
     reached_accelerators,
+    without_gradients,
     wrapped_by,
 )
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
@@ -47,7 +48,7 @@ from smp_advisor.review.scripts.processes import (
     of_own_batches,
     owner_kind,
 )
-from smp_advisor.review.scripts.queries import constant, derivation, makers, updates
+from smp_advisor.review.scripts.queries import constant, derivation, makers, mentions, updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -266,14 +267,15 @@ def _waiting_within_the_time_limit(context: Context) -> Iterator[Hit]:
         waits = next((end for start, stop, end in spans if start < call.order < stop), None)
         on = [process.runs(call) for process in met.processes]
         if waits is None and any(on) and not all(on):
-            waits = next((later for later in shared if later.order > call.order), None)
+            later = [peer for peer in shared if peer.order > call.order or not {*peer.loops}.isdisjoint(call.loops)]
+            waits = next(iter(later), None)
         if waits is not None:
             visited.add(call.node)
             values: dict[str, object] = {
                 "work": call.module.text(call.node.func),
                 "call": waits.module.text(waits.node.func),
             }
-            yield Hit(call.module, call.node, values)
+            yield Hit(call.module, call.node, values, variant="" if call.method else "forward")
 
 
 def _one_after_another(call: Call) -> bool:
@@ -292,6 +294,9 @@ def _is_long(call: Call) -> bool:
     """Work over a data set: tokenization of all rows, generation for each row."""
     if call.method == "generate":
         return bool(call.loops)
+    if not call.method and call.receiver is not None and call.function is None and call.loops:  # of a model
+        over = getattr(call.loops[-1], "iter", None)
+        return over is not None and mentions(over, "loader") and without_gradients(call)
     if call.method != "map" or call.receiver is None or call.name:
         return False
     sources = [part.call.name for part in derivation(call.receiver) if isinstance(part, Result)]

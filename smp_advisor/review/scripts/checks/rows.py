@@ -164,13 +164,14 @@ def _places(context: Context, need: _Rule) -> Iterator[_Place]:
         models += inside(wrap.argument("module", 0))
     own = {id(model.cls) for model in models if isinstance(model, Instance)}
     for cls in context.trace.classes if "base" in need else ():
-        method = cls.members.get(need["method"])
-        if isinstance(method, Function) and (id(cls) in own or not need.get("trained")):
+        members = cls.members.items()
+        methods = [(n, m) for n, m in members if isinstance(m, Function) and re.fullmatch(need["method"], n)]
+        for name, method in methods if id(cls) in own or not need.get("trained") else ():
             derived = any(re.search(need["base"], path) for path in cls.ancestors())
             lines = context.code(method.module).split("\n")
             body = "\n".join(lines[method.node.lineno - 1 : method.node.end_lineno])
             if derived and re.search(need.get("matches", ""), body) and not re.search(need.get("lacks", r"(?!)"), body):
-                yield _Place(method.module, method.node, cls=cls, name=need["method"])
+                yield _Place(method.module, method.node, cls=cls, name=name)
     for module in context.trace.modules if "text" in need else ():
         yield from _lines(module, context.code(module), need)
 

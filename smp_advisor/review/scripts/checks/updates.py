@@ -139,8 +139,8 @@ def _all_parameters_used(context: Context) -> Iterator[Hit]:
         if any(wrap in makers(value) for call in context.trace.calls if call.name and not call.name.startswith("torch.")
                for value in (*call.arguments, *call.keywords.values())):  # fmt: skip
             continue  # a function of another package may use every layer
-        switches = (wrap.argument("find_unused_parameters", 6), wrap.argument("static_graph"))
-        tolerant = wrap.unpacks or any(switch is not None and constant(switch) is not False for switch in switches)
+        static, finds = (wrap.argument(*at) for at in (("static_graph",), ("find_unused_parameters", 6)))
+        tolerant = wrap.unpacks or (finds is not None and constant(finds) is not False)
         models = parts_of_model(wrap.argument("module", 0)) if wrap.name in REPLICATING and not tolerant else []
         for cls in {id(model.cls): model.cls for model in models}.values():
             own = cls.bases and all(isinstance(base, External) and base.path == "torch.nn.Module" for base in cls.bases)
@@ -154,7 +154,7 @@ def _all_parameters_used(context: Context) -> Iterator[Hit]:
                 continue  # other code gets the model
             read = [node.attr for module in context.trace.modules for node in module.all(ast.Attribute)]
             yield from _dropped_outputs(context, wrap, cls, read)
-            for node in statements:
+            for node in statements if static is None or constant(static) is False else ():
                 target = node.targets[0] if isinstance(node, ast.Assign) and not node.targets[1:] else None
                 layer = ast.unparse(node.value) if isinstance(node, ast.Assign) else ""
                 unused = isinstance(target, ast.Attribute) and read.count(target.attr) == 1
@@ -269,10 +269,13 @@ def _steps_of_the_schedule(context: Context) -> Iterator[Hit]:
             fixed = not lengths and isinstance(count, (Constant, Argument))
             variant = "steps" if lengths == {True} or fixed else "warmup" if updates_of_warmup else ""
             sure = lengths == {True}
+        passed = [option.name for option in options(count) if isinstance(option, Argument)]
+        needed = f"with --{passed[0]}" if passed and not variant and schedule in inputs and lengths == {False} else ""
+        variant = variant or ("steps" if needed else "")
         if variant:
             values_shown: dict[str, object] = {"scheduler": schedule.called, "warmup": updates_of_warmup}
             severity: Severity | None = "warning" if variant == "steps" and not sure else None
-            yield Hit(schedule.module, schedule.node, values_shown, severity=severity, variant=variant)
+            yield Hit(schedule.module, schedule.node, values_shown, severity=severity, variant=variant, needed=needed)
 
 
 def _is_multiplied(value: Value, factors: list[Value]) -> bool:
