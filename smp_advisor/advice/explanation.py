@@ -6,26 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.comparisons import (
-    conclude_on_batch,
-    conclude_on_degrees,
-    conclude_on_instance,
-    facts_of_tests,
-    larger_batches,
-    on_other_instances,
-    other_degrees,
-    other_microbatches,
-    sharded,
-    with_tested_batch,
-)  # fmt: skip
+from smp_advisor.advice import comparisons as rivals
 from smp_advisor.advice.conclusion import (
     Conclusion,
     against,
     brief_not_used,
     brief_used,
+    figures,
     not_possible,
-    why_not_used,
-    why_used,
 )
 from smp_advisor.advice.ladder import off_settings, technique_data, technique_fields
 from smp_advisor.advice.practices import Step, facts_of, order, practice, subset_tip
@@ -116,7 +104,7 @@ def _facts(run: PlannedRun) -> dict[str, Any]:
         "host_gib": gib(machine.host_memory_gib),
         "processes_per_node": processes,
         "host_holds_all": processes * fp32_gib <= machine.host_memory_gib,
-        **(facts_of_tests(run) if get_library(plan.library).compiles else {}),
+        **(rivals.facts_of_tests(run) if get_library(plan.library).compiles else {}),
     }
 
 
@@ -210,7 +198,7 @@ def _on_switched(argument: str, run: PlannedRun, comparisons: Plans, estimates: 
     sentences = _sentences(argument, "limit", facts)
     if _OFF in comparisons:
         variant, estimate = comparisons[_OFF], estimates.get(_OFF)
-        sentences += [*_sentences(argument, "lead", facts), why_used(run, variant, estimate, name=name)]
+        sentences += [*_sentences(argument, "lead", facts), figures(run, variant, estimate, f"Without {name}")]
         sentences += _sentences(argument, "note", facts)
         return against("used", variant, estimate, " ".join(sentences))
     possible = [key for key in comparisons if key in estimates]
@@ -220,9 +208,8 @@ def _on_switched(argument: str, run: PlannedRun, comparisons: Plans, estimates: 
     fitting = [] if run.fits else [key for key in possible if fits(estimates[key], run.min_fit_probability)]
     key = (fitting or possible or list(comparisons))[0]
     variant, estimate = comparisons[key], estimates.get(key)
-    sentences += [why_not_used(run, variant, estimate, name=key), *_sentences(argument, "note", facts)]
-    brief = f"There is no such plan here: {variant.obstacle}" if estimate is None else ""
-    return against("not used", variant, estimate, " ".join(sentences), brief=brief)
+    sentences += [figures(run, variant, estimate, f"With {key}"), *_sentences(argument, "note", facts)]
+    return against("not used", variant, estimate, " ".join(sentences))
 
 
 def _stated(technique: str, run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
@@ -242,7 +229,7 @@ def _argument(technique: str, library: str) -> Argument:
     source = practice(technique, library)
     if not source.statement:
         return ARGUMENTS[source.argument]
-    compares = with_tested_batch if technique == "batch" else lambda _: {}  # of Training Compiler
+    compares = rivals.with_tested_batch if technique == "batch" else lambda _: {}  # of Training Compiler
     return Argument(compares, partial(_stated, technique))
 
 
@@ -261,17 +248,17 @@ def _kinds(run: PlannedRun) -> dict[str, WhatIf]:
 
 def _on_kinds(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     if "optimizer" in comparisons:
-        return sharded(run, (comparisons[_OFF], estimates.get(_OFF)), comparisons["optimizer"], estimates)
+        return rivals.sharded(run, (comparisons[_OFF], estimates.get(_OFF)), comparisons["optimizer"], estimates)
     return _on_switched("optimizer_state_sharding", run, comparisons, estimates)
 
 
 ARGUMENTS: dict[str, Argument] = {
     **{name: Argument(partial(_switched, name), partial(_on_switched, name)) for name in _SWITCHES},
     "optimizer_state_sharding": Argument(_kinds, _on_kinds),
-    "sharding": Argument(other_degrees, conclude_on_degrees),
-    "batch": Argument(larger_batches, conclude_on_batch),
-    "microbatches": Argument(other_microbatches, conclude_on_batch),
-    "instance": Argument(on_other_instances, conclude_on_instance),
+    "sharding": Argument(rivals.other_degrees, rivals.conclude_on_degrees),
+    "batch": Argument(rivals.larger_batches, rivals.conclude_on_batch),
+    "microbatches": Argument(rivals.other_microbatches, rivals.conclude_on_batch),
+    "instance": Argument(rivals.on_other_instances, rivals.conclude_on_instance),
 }
 """Arguments by the name that ``practices.toml`` has for them: `Practice.argument`."""
 
@@ -301,6 +288,7 @@ def explain(run: PlannedRun, techniques: Collection[str] | None = None) -> tuple
             is_used = conclusion.decision == "used"
             brief = brief_used(run, outcome, aside=aside) if is_used else brief_not_used(run, outcome)
         brief = brief or first_sentence(details)
+        details = details if details.startswith(brief) else f"{brief} {details}"
         no_loss = outcome is not None and outcome.samples_per_second <= estimate.samples_per_second
         if tip and conclusion.decision == "not used" and no_loss:
             # Given once, with the first technique whose absence costs nothing.

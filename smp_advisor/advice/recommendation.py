@@ -6,20 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.advice import choice as reasons
 from smp_advisor.advice import clusters
-from smp_advisor.advice.choice import (
-    batch_neighbor,
-    batch_reason,
-    beyond_positions,
-    defaults,
-    levers_used,
-    low_utilisation,
-    missing_kernels,
-    pretraining_or_fine_tuning,
-    price_of_certainty,
-    requested,
-    why_this_plan,
-)
 from smp_advisor.advice.description import is_named, is_profile
 from smp_advisor.advice.explanation import explain
 from smp_advisor.advice.practices import pitfalls
@@ -223,25 +211,25 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
     open_ = replace(question, request=replace(terms, cluster=place), library=library)
     advices = (
         fewer_nodes(open_, size) if place.nodes > 1 and sizes is None else "",
-        batch_neighbor(workload, better_neighbor(workload, job, best, search)),
-        price_of_certainty(least, cost_of_certainty(workload, job, best, search)),
+        reasons.batch_neighbor(workload, better_neighbor(workload, job, best, search)),
+        reasons.price_of_certainty(least, cost_of_certainty(workload, job, best, search)),
     )
     warnings = (
         *workload.verdicts,
         *advices,
-        *levers_used(workload, best.cluster, before, job, plan_estimate),
-        missing_kernels(workload),
+        *reasons.levers_used(workload, best.cluster, before, job, plan_estimate),
+        reasons.missing_kernels(workload),
         unreplaced(request_of_script.job.stack, workload) if full.job.stack != request_of_script.job.stack else "",
-        beyond_positions(workload, job),
-        low_utilisation(plan_estimate),
+        reasons.beyond_positions(workload, job),
+        reasons.low_utilisation(plan_estimate),
         script_note,
         unscripted_optimizer(library, job, plan.version) if generated else "",
     )
     because = (
         *(() if sizes is None else sizes.lines()),
-        why_this_plan(best, least),
-        f"The global batch is {batch_reason(workload, plan_estimate, decision.batch)}",
-        pretraining_or_fine_tuning(workload, job) if is_named(request.model) else "",
+        reasons.why_this_plan(best, least),
+        f"The global batch is {reasons.batch_reason(workload, plan_estimate, decision.batch)}",
+        reasons.pretraining_or_fine_tuning(workload, job) if is_named(request.model) else "",
         *warnings,
     )
     return Recommendation(
@@ -259,7 +247,7 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
         library_comparisons=choice.comparisons,
         because=" ".join(filter(None, because)),
         warnings=tuple(filter(None, warnings)),
-        requested=requested(
+        requested=reasons.requested(
             library,
             job,
             request_of_script.named_settings,
@@ -270,7 +258,7 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
         ),
         defaults=(
             *request.read_as,
-            *defaults(
+            *reasons.defaults(
                 library,
                 workload,
                 place,

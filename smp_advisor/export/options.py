@@ -54,22 +54,11 @@ _TAG = re.compile(r"[\w .:/=+@-]*")
 VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
-_GONE = {
-    "local": "rehearse(script) runs a script on this machine",
-    "steps": "rehearse(script, steps=20) runs that many; extra_hyperparameters={'max_steps': 20} passes them",
-    "metrics": "set metric_definitions in the cell",
-    "retry_attempts": "set max_retry_attempts in the cell",
-}
-"""Options of earlier versions, and what serves instead."""
-
-
 def option_names(what: str, options_class: type, options: Mapping[str, Any]) -> None:
     """Raise an error if an option is no field of the dataclass."""
     names = [field.name for field in fields(options_class)]
-    unknown = sorted(options.keys() - set(names))
-    if unknown:
-        gone = f": {hint}" if (hint := _GONE.get(unknown[0])) else f"; the options are {', '.join(names)}"
-        raise ExportError(f"{what} has no option {unknown[0]!r}{gone}.")
+    if unknown := sorted(options.keys() - set(names)):
+        raise ExportError(f"{what} has no option {unknown[0]!r}; the options are {', '.join(names)}.")
 
 
 def require_text(name: str, value: object) -> None:

@@ -13,14 +13,14 @@ from IPython.core.getipython import get_ipython
 from smp_advisor.arguments.amounts import digits_as_number
 from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.errors import AdvisorError
-from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.checks import checked, pasted
 from smp_advisor.notebook.display import VIEW_MIME, SavedOutputs, show, static_html
 from smp_advisor.notebook.panels import PanelRequests, perform, session_steps
 from smp_advisor.notebook.view_state import control_dicts, look_ahead, recommendation, snapshot_of
 from smp_advisor.notebook.workload_fields import Searching
 from smp_advisor.session import Advice, control_state
-from smp_advisor.session.repairs import repairs_of
+from smp_advisor.session.cells import cells_of
+from smp_advisor.session.controls import repairs_of
 from smp_advisor.session.settings import require_name, require_settings, with_labels
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Advisor(anywidget.AnyWidget):
         options
             Options of the job, see `smp_advisor.export.JobOptions`.
         """
-        return cells(self.advice, control_state.require(self._now).plan, what, sdk, **options)
+        return cells_of(self.advice, control_state.require(self._now).plan, what, sdk, **options)
 
     def cell(self, sdk: str = "auto", **options: Any) -> str:
         """Return the cell that starts the job of `plan`."""

@@ -11,7 +11,6 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 
 from smp_advisor.arguments import LIMITS
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
-from smp_advisor.notebook.cells import KINDS
 from smp_advisor.notebook.run_magics import ProfileMagics, RunMagics
 from smp_advisor.notebook.shown import (
     ProgressDisplay,
@@ -22,6 +21,7 @@ from smp_advisor.notebook.shown import (
     value_of,
     with_options,
 )
+from smp_advisor.session.cells import KINDS
 from smp_advisor.session.options import keywords_of, named_values
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH
 from smp_advisor.workload.stack import AUTO

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock, Thread
@@ -20,7 +19,6 @@ from smp_advisor.notebook.figures import in_words_of_the_page
 from smp_advisor.notebook.view_state import terms_of, uncited_hardware
 from smp_advisor.notebook.workload_fields import suggestions, ways_to_fit
 from smp_advisor.session import control_state
-from smp_advisor.session.options import named_values
 from smp_advisor.session.settings import require_settings, with_labels
 from smp_advisor.session.written import html_sections, html_sources
 
@@ -114,12 +112,11 @@ def facts(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mappi
         shown, "Figures", "Configuration", "Calibration", "Effective time", "Assumptions", opened=("Figures",)
     )
     link = ' <a href="{}" target="_blank" rel="noopener">{}</a>'
-    terms = "".join(
-        f"<li><b>{escape(term.term)}</b>: {escape(term.text)}"
-        # Terms of this product alone have no source.
-        f"{link.format(escape(term.source_url), escape(term.source_title)) if term.source_url else ''}</li>"
-        for term in terms_of(shown.plan.library)
-    )
+    terms = ""
+    for term in terms_of(shown.plan.library):
+        title, url = term.get("source", ("", ""))  # terms of this product alone have none
+        source = link.format(escape(url), escape(title)) if url else ""
+        terms += f"<li><b>{escape(term['term'])}</b>: {escape(term['text'])}{source}</li>"
     head = "".join(f"<p>{escape(text)}</p>" for text in (shown.model.summary, shown.cluster.summary, uncited) if text)
     return {"html": f"{head}{folded}<details><summary>Glossary</summary><ul>{terms}</ul></details>"}
 
@@ -127,32 +124,17 @@ def facts(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mappi
 _MOST_RUNS = 8
 
 
-def start(advice: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
+def start(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
     """Return the request of the plan with its prices and the line that starts it, and the runs in this folder."""
-    text = str(options.get("options", ""))
-    form = (
-        """<form data-smp-do='{"set": {}}'><label class="smp-paste-label">"""
-        "<span>Options of your account and the job, as for %smp_start --option</span>"
-        f'<input class="smp-paste" name="options" required value="{escape(text)}" placeholder="'
-        'role=arn:aws:iam::111122223333:role/Training data=s3://bucket/tokens"></label><div class="smp-check-row">'
-        '<button class="smp-button">Show request and price</button><span class="smp-note">Shows what would be sent to'
-        " AWS and its price. Nothing is started.</span></div></form>"
+    terms = advice.as_recommended(state).terms()
+    prices = filter(None, (f"This job would run on {terms.run}", terms.probe))
+    parts = [f"<p>{escape(price)}</p>" for price in prices]
+    parts.append(
+        '<details class="smp-section"><summary class="smp-summary">Request</summary>'
+        f'<pre class="smp-pre" tabindex="0">{escape(terms.cell)}</pre></details>'
+        "<p>To start it, run in a cell: <code>%smp_start</code>. Each option of your account and the job is one more"
+        " word: <code>%smp_start --option role=arn:aws:iam::111122223333:role/Training</code>.</p>"
     )
-    parts = [form]
-    if text:
-        try:
-            words = shlex.split(text)
-        except ValueError as error:
-            raise AdvisorError(f"The options cannot be read: {error}.") from None
-        terms = advice.as_recommended(state).terms(**named_values(words))
-        line = " ".join(["%smp_start", *(f"--option {shlex.quote(word)}" for word in words)])
-        prices = filter(None, (f"This job would run on {terms.run}", terms.probe))
-        parts += [f"<p>{escape(price)}</p>" for price in prices]
-        parts.append(
-            '<details class="smp-section"><summary class="smp-summary">Request</summary>'
-            f'<pre class="smp-pre" tabindex="0">{escape(terms.cell)}</pre></details>'
-            f"<p>To start it for this price, run in a cell: <code>{escape(line)}</code></p>"
-        )
     folders = sorted(Path("smp_runs").glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
     runs = "".join(
         f"<li>{escape(folder.name)}: <code>{escape(f'%smp_watch {str(folder)!r}')}</code></li>"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from functools import cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -208,34 +206,8 @@ def _changes(base: Settings, settings: Settings, moved: str) -> Settings:
     return {name: value for name, value in settings.items() if value != base.get(name) and name != moved}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Term:
-    """One term of the glossary."""
-
-    term: str
-    text: str
-    short: str = ""
-    """Abbreviation in tables."""
-    settings: tuple[str, ...] = ()
-    """Plan fields, controls and figures that the term explains."""
-    source_title: str = ""
-    source_url: str = ""
-
-
-@cache
-def glossary() -> tuple[Term, ...]:
-    """Return all terms, in alphabetical order."""
-    terms = []
-    for entry in data_file("notebook", "glossary")["term"]:
-        title, url = entry.get("source", ("", ""))
-        settings = tuple(entry["settings"])
-        of = {name: entry[name] for name in ("term", "text", "short") if name in entry}
-        terms.append(Term(**of, settings=settings, source_title=title, source_url=url))
-    return tuple(terms)
-
-
-def terms_of(library: str) -> list[Term]:
+def terms_of(library: str) -> list[Data]:
     """Terms for the interface of a library: those of its own plan fields and controls, and those of all libraries."""
     own = plan_fields(library) | set(get_library(library).controls)
     elsewhere = {name for record in libraries() for name in (*plan_fields(record.name), *record.controls)} - own
-    return [term for term in glossary() if set(term.settings) - elsewhere]
+    return [term for term in data_file("notebook", "glossary")["term"] if set(term["settings"]) - elsewhere]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import AdvisorError, NoScriptError, PlanError
+from smp_advisor.errors import AdvisorError, ExportError, NoScriptError, PlanError
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.validation import unscripted_optimizer
 from smp_advisor.session.options import completes
@@ -193,6 +193,46 @@ def quota_cell(advice: Advice, **options: Unpack[JobOptionSettings]) -> str:
     from smp_advisor.export import quota_cell
 
     return quota_cell(advice.cluster, **_options(advice, options))
+
+
+KINDS = (
+    "job", "script", "local", "rehearsal", "monitoring", "permissions", "quota", "probe", "kubernetes", "slurm",
+)  # fmt: skip
+"""Kinds of code: the job with its training script, the script alone, cells that prepare and watch jobs, the short job
+that measures the plan on one or two nodes, and jobs of other launchers."""
+_LEARN = "# Afterwards: the advice with what it measured, once it has ended.\n%smp_calibrate --job {job_name}"
+
+
+def cells_of(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **options: Any) -> list[str]:
+    """Return the cells of one of `KINDS`, in the order in which they run."""
+    from smp_advisor.export import FORMATS, format_cell
+
+    kind = {name: options[name] for name in ("trainer", "objective") if name in options}
+    match what:
+        case "job":  # the estimator first: if it refuses the plan, no cell is returned
+            estimator = advice.cell(sdk, plan, **options)
+            sources = ["" if options.get("script") else advice.script_cell(plan, **kind), estimator]
+        case "script":
+            files = advice.script_files(plan, **kind).items()
+            sources = [advice.script_cell(plan, **kind), *(f"%%writefile {name}\n{text}" for name, text in files)]
+        case "local":
+            sources = [advice.local_cell(plan, **options)]
+        case "rehearsal":  # of the plan displayed last
+            sources = ["%smp_rehearse --plan\n"]
+        case "monitoring":
+            sources = [advice.monitoring_cell(region=options.get("region"))]
+        case "permissions":
+            sources = [advice.permissions_cell(plan, sdk=sdk, **options)]
+        case "quota":
+            sources = [advice.quota_cell(**options)]
+        case "probe":
+            estimator = advice.probe_cell(sdk, plan, **options)
+            sources = ["" if options.get("script") else advice.probe_script_cell(plan), estimator, _LEARN]
+        case _ if what in FORMATS:
+            sources = [format_cell(advice.export(what, plan, **options), what)]
+        case _:
+            raise ExportError(f"There is no cell {what!r} to export: choose one of {', '.join(KINDS)}.")
+    return [source for source in sources if source.strip()]
 
 
 def run_of(advice: Advice, plan: Plan | None = None) -> Run:

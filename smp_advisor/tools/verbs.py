@@ -26,7 +26,6 @@ from smp_advisor.estimators import watch as attach
 from smp_advisor.estimators.check import looks_like_estimator
 from smp_advisor.estimators.readback import MODEL_IS_MISSING
 from smp_advisor.estimators.report import EstimatorReport
-from smp_advisor.export.formats import FORMATS
 from smp_advisor.libraries.library import get_library, plan_fields, require_library
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.version import require_supported_instance
@@ -39,32 +38,13 @@ from smp_advisor.runs.failures import read_failure
 from smp_advisor.search.clusters import best_on
 from smp_advisor.session import Advice
 from smp_advisor.session.advise import advise as recommend
+from smp_advisor.session.cells import KINDS, cells_of
 from smp_advisor.session.files import load
 from smp_advisor.session.options import named_texts
 from smp_advisor.session.project import Project, project_of
 from smp_advisor.session.written import write_text
-from smp_advisor.tools.answers import (
-    NO,
-    WRONG,
-    YES,
-    Answer,
-    advised,
-    checked,
-    compared,
-    estimated,
-    exported,
-    failed,
-    figures,
-    fitting,
-    memory_words,
-    needed,
-    not_fitting,
-    refused,
-    remedied,
-    settings_of,
-    sizes_data,
-    unknown_failure,
-)
+from smp_advisor.tools import answers
+from smp_advisor.tools.answers import NO, WRONG, YES, Answer
 from smp_advisor.workload.calibration import Calibration
 
 if TYPE_CHECKING:
@@ -80,8 +60,8 @@ REQUEST = {entry.name for entry in options_of("request")}
 """Keywords of a request that are settings of no job, shape or plan."""
 _FILES = {".json", ".yaml", ".yml", ".toml", ".py", ".ipynb"}
 """Suffixes of saved advice, recipes and cells."""
-EXPORTS = ("job", "script", "local", "monitoring", "permissions", "quota", *FORMATS)
-"""Kinds of code: cells of a notebook, then jobs for other launchers."""
+EXPORTS = tuple(kind for kind in KINDS if kind not in ("rehearsal", "probe"))
+"""Kinds of code without those that notebooks alone run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,10 +123,10 @@ def advise(options: Namespace) -> Answer:
     query = _query(options)
     advice = _recommended(options.model, query, options)
     if isinstance(advice, NoPlanFitsError):
-        return query.noted(refused(str(advice), advice.ways_out))
+        return query.noted(answers.refused(str(advice), advice.ways_out))
     if options.output:
         advice.save(options.output)
-    answer = advised(advice)
+    answer = answers.advised(advice)
     details = {
         **answer.details,
         "changes": lambda: _changes(advice),
@@ -164,7 +144,7 @@ def estimate(options: Namespace) -> Answer:
     model, cluster, job, value, unsure = _estimate(options.model, query.settings)
     query.project.require(cluster)
     query = replace(query, notes=(*query.notes, *filter(None, [unsure])))
-    return query.noted(estimated(model, cluster, job, value, query.settings.get("min_fit_probability") or 0.95))
+    return query.noted(answers.estimated(model, cluster, job, value, query.settings.get("min_fit_probability") or 0.95))
 
 
 def fits(options: Namespace) -> Answer:
@@ -178,8 +158,8 @@ def fits(options: Namespace) -> Answer:
         query = replace(query, notes=(*query.notes, str(advice)))
         advice = Advice(advice.recommendation)
     if isinstance(advice, NoPlanFitsError):
-        return query.noted(not_fitting(str(advice), advice.ways_out))
-    return query.noted(fitting(advice, _changes(advice)))
+        return query.noted(answers.not_fitting(str(advice), advice.ways_out))
+    return query.noted(answers.fitting(advice, _changes(advice)))
 
 
 def compare(options: Namespace) -> Answer:
@@ -189,7 +169,7 @@ def compare(options: Namespace) -> Answer:
         numbers = [{"instance_count": count} for count in options.counts] or [{}]
         rows = [_row(options, query, {"library": name} | of) for name in options.libraries for of in numbers]
         rows += [_row(options, query, {**plan, **of}, single=True) for plan in options.plans for of in numbers]
-        return query.noted(compared(rows))
+        return query.noted(answers.compared(rows))
     numbers = [{"instance_count": count} for count in sorted(options.counts, reverse=True)] or [{}]
     for number in numbers:  # a larger number may not fit where a smaller one does
         base = replace(query, settings=query.settings | number)
@@ -197,7 +177,7 @@ def compare(options: Namespace) -> Answer:
         if not isinstance(advice, NoPlanFitsError):
             break
     if isinstance(advice, NoPlanFitsError):
-        return query.noted(refused(str(advice), advice.ways_out))
+        return query.noted(answers.refused(str(advice), advice.ways_out))
     sizes = advice.sizes
     if sizes is None or options.counts:
         limits = {name: query.settings.get(name) for name in LIMITS}
@@ -212,7 +192,7 @@ def compare(options: Namespace) -> Answer:
     permitted = replace(sizes, sizes=tuple(size for size in sizes.sizes if query.project.allows(size.cluster)))
     if not permitted.sizes:
         query.project.require(advice.cluster)
-    return query.noted(compared(sizes_data(permitted), " ".join(permitted.lines())))
+    return query.noted(answers.compared(answers.sizes_data(permitted), " ".join(permitted.lines())))
 
 
 def _row(options: Namespace, query: _Query, plan: Mapping[str, Any], *, single: bool = False) -> dict[str, Any]:
@@ -228,11 +208,11 @@ def _row(options: Namespace, query: _Query, plan: Mapping[str, Any], *, single: 
             model, value = advice.model, advice.estimate
     except AdvisorError as error:
         return {"plan": name, "fits": False, "error": str(error)}
-    words = {} if single else {"settings": settings_of(value.plan)}
+    words = {} if single else {"settings": answers.settings_of(value.plan)}
     return {
         "plan": name,
         "model": model.name,
-        **figures(model, value, settings.get("min_fit_probability") or 0.95),
+        **answers.figures(model, value, settings.get("min_fit_probability") or 0.95),
         **words,
     }
 
@@ -262,7 +242,7 @@ def _changes(advice: Advice) -> str:
         longer = best_on(question.training(sequence_length=length), advice.cluster).fits
         sentences.append(f"sequences of {length:,} tokens {'fit, too' if longer else 'do not fit'}")
     text = "; ".join(sentences)
-    return " ".join(filter(None, (f"{text[:1].upper()}{text[1:]}." if text else "", needed(advice))))
+    return " ".join(filter(None, (f"{text[:1].upper()}{text[1:]}." if text else "", answers.needed(advice))))
 
 
 def check(options: Namespace) -> Answer:
@@ -280,8 +260,8 @@ def check(options: Namespace) -> Answer:
     jobs = [report for report in project.reports if isinstance(report, EstimatorReport)]
     if not jobs:
         _require_used("check", options, (), "of a script")
-    more = remedied(jobs[-1]) if jobs and project.reports[-1] is jobs[-1] else {}
-    answer = checked((*project.reports, *project.modules), **more)
+    more = answers.remedied(jobs[-1]) if jobs and project.reports[-1] is jobs[-1] else {}
+    answer = answers.checked((*project.reports, *project.modules), **more)
     text = rendered(project, options.format, single=alone)
     if options.format == "text" and "gain" in more:
         text = f"{text}\n\n{more['gain']}"
@@ -304,8 +284,8 @@ def why(options: Namespace) -> Answer:
     advice = None if options.advice is None else _advice(Path(options.advice))
     failure = read_failure(text, plan=None if advice is None else advice.plan)
     if failure is None:
-        return unknown_failure()
-    return failed(failure, advice.after(failure) if advice is not None and failure.of_plan else None)
+        return answers.unknown_failure()
+    return answers.failed(failure, advice.after(failure) if advice is not None and failure.of_plan else None)
 
 
 def profile(options: Namespace) -> Answer:
@@ -361,7 +341,7 @@ def export(options: Namespace) -> Answer:
         notes = _query(options)
         project, recommendation = notes.project, _recommended(options.advice, notes, options)
         if isinstance(recommendation, NoPlanFitsError):
-            return notes.noted(refused(str(recommendation), recommendation.ways_out))
+            return notes.noted(answers.refused(str(recommendation), recommendation.ways_out))
         advice = recommendation
     with_image = options.image_uri is not None or options.what in ("job", "permissions", "kubernetes")
     code = _code(advice, options.what, options.sdk, project.job_options(options.image_uri) if with_image else {})
@@ -372,7 +352,7 @@ def export(options: Namespace) -> Answer:
             write_text(text if text.endswith("\n") else f"{text}\n", name)
         written = f"Wrote {', '.join((options.output, *beside))}."
     text = written if options.output else code
-    answer = exported(text, code, advice, options.what, options.output, files)
+    answer = answers.exported(text, code, advice, options.what, options.output, files)
     return answer if notes is None or not options.output else notes.noted(answer)
 
 
@@ -383,16 +363,11 @@ def _code(advice: Advice, what: str, sdk: str, job: Mapping[str, Any]) -> str:
         raise AdvisorError(
             f"--image-uri changes the code of job, permissions and kubernetes, not of {what}: leave it out."
         )
-    image = {name: value for name, value in job.items() if name == "image_uri" and what == "kubernetes"}
-    cells: dict[str, Callable[[], str]] = {
-        "job": lambda: advice.cell(sdk, **job),
-        "script": lambda: advice.script_cell().partition("\n")[2],  # below ``%%writefile``
-        "local": advice.local_cell,
-        "monitoring": advice.monitoring_cell,
-        "permissions": lambda: advice.permissions_cell(sdk=sdk, **job),
-        "quota": advice.quota_cell,
-    }
-    return cells[what]() if what in cells else advice.export(what, **image)
+    if what not in ("job", "permissions"):
+        job = {name: value for name, value in job.items() if name == "image_uri"}
+    sources = cells_of(advice, advice.plan, what, sdk, **job)
+    text = sources[0 if what == "script" else -1] if sources else ""
+    return text.partition("\n")[2] if text.startswith("%%writefile") else text
 
 
 def watch(options: Namespace) -> Answer:
@@ -486,10 +461,10 @@ def _file_fits(source: Path, options: Namespace) -> Answer:
     for name, (_, value) in values.items():
         unfit = "does not fit" if value.fit_probability < 0.5 else "may not fit"
         words = "fits" if is_fitting(value, least) else unfit
-        lines.append(f"{name}: {words}: {memory_words(value, least)}.")
+        lines.append(f"{name}: {words}: {answers.memory_words(value, least)}.")
     data = {
         "fits": all(is_fitting(value, least) for _, value in values.values()),
-        "jobs": [{"name": name, **figures(model, value, least)} for name, (model, value) in values.items()],
+        "jobs": [{"name": name, **answers.figures(model, value, least)} for name, (model, value) in values.items()],
     }
     return Answer(
         text="\n".join(lines),

@@ -86,8 +86,6 @@ def test_findings_of_a_script_are_read_and_copied(host, tmp_path):
 def test_the_tab_shows_the_request_its_price_and_the_line_that_starts_it(host, root):
     page = host(make_advice())
     panel = open_tab(page.view, "Start and watch")
-    panel.get_by_role("textbox").fill("role=arn:aws:iam::111122223333:role/Training")
-    panel.get_by_role("button", name="Show request and price").click()
     expect(panel).to_contain_text("per hour")
     expect(panel).to_contain_text("%smp_start --option role=arn")
     page.settle()  # until then the panel is dimmed

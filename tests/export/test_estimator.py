@@ -237,7 +237,6 @@ CUSTOM = Cluster.custom(
         ({"job_name": "a_b"}, "job_name must have"),
         ({"max_run_seconds": 0}, "max_run_seconds"),
         ({"no_such": 1}, "A job has no option 'no_such'"),
-        ({"local": True}, "rehearse(script) runs a script on this machine"),
         ({"spot": True, "checkpoints": False}, "starts from the beginning without checkpoints"),
         ({"spot": True, "checkpoints": "s3://b/c", "keep_alive_seconds": 60}, "no warm pools of spot instances"),
         ({"max_wait_seconds": 60}, "pass spot=True as well"),

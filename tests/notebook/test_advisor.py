@@ -116,7 +116,7 @@ def test_exported_cells_have_the_values_of_the_request_or_a_sentence_against_the
     def refuse(*_, **__):
         raise ExportError("This cannot be written.")
 
-    monkeypatch.setattr("smp_advisor.notebook.advisor.cells", refuse)
+    monkeypatch.setattr("smp_advisor.notebook.advisor.cells_of", refuse)
     assert exported(advisor) == {"kind": "failed", "id": "view:2", "text": "This cannot be written."}
 
 

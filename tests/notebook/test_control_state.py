@@ -16,8 +16,7 @@ from smp_advisor.libraries import Plan
 from smp_advisor.notebook.view_state import glances, look_ahead, snapshot_of
 from smp_advisor.session import control_state
 from smp_advisor.session.control_state import describe
-from smp_advisor.session.controls import controls
-from smp_advisor.session.repairs import repairs, repairs_of
+from smp_advisor.session.controls import controls, repairs, repairs_of
 from smp_advisor.session.settings import plan_of, require_settings, settings_of, with_labels
 
 from .advice import PIPELINE, make_advice

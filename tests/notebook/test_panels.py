@@ -9,7 +9,6 @@ import pytest
 from IPython.core.error import UsageError
 
 from smp_advisor import Model, advise
-from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators import EstimatorReport
 from smp_advisor.notebook import panels
 from smp_advisor.notebook.checks import pasted
@@ -72,19 +71,11 @@ def test_a_slow_panel_is_announced_at_once(monkeypatch):
 
 def test_a_page_shows_the_request_its_price_and_the_line_that_starts_it():
     advice = Advice(make_advice())
-
-    def asked(**options):
-        return unescape(panel_data("start", advice, advice.controls, options)["html"])
-
-    assert "To start it" not in asked()
-    for text, problem in (("role", "NAME=VALUE"), ("role='arn", "cannot be read: No closing quotation")):
-        with pytest.raises(AdvisorError, match=problem):
-            asked(options=text)
-    role = "role=arn:aws:iam::111122223333:role/Training"
-    page = asked(options=role)
+    page = unescape(panel_data("start", advice, advice.controls)["html"])
+    assert "This job would run on 16 x ml.p4d.24xlarge" in page
     assert "per hour" in page
-    assert page.count("111122223333") == 4  # in the field, its example, the request and the line
-    assert f"<code>%smp_start --option {role}</code>" in page
+    assert 'instance_type="ml.p4d.24xlarge"' in page
+    assert "<code>%smp_start</code>" in page
 
 
 BROKEN = cells.V1.replace('"fp16": True', '"fp16": 1')
