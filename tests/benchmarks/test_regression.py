@@ -13,7 +13,7 @@ from benchmarks.regression_rows.kinds import KINDS
 from benchmarks.regression_rows.record import read, write
 from benchmarks.regression_rows.requests import plan_requests
 
-EVERY = {"advice": 12, "plan": 5, "cells": 4}
+EVERY = {"advice": 25, "plan": 5, "cells": 4}
 """Of so many requests, one runs here."""
 LIBRARIES = ("smp-v1", "smp-v1-tensorflow", "smp-v2", "training-compiler", "ddp", "fsdp")
 

@@ -17,8 +17,14 @@ import smp_advisor as smpa
 from smp_advisor.errors import AdvisorError
 from smp_advisor.session.written import from_text
 
-from .values import VALUES
-
+VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, -5, 1, 2, 3, 7, 16, 10**6, 10**9, 10**15, 10**30, -(10**30)),
+    *(0.5, 1.5, 1e-300, 1e308, math.nan, math.inf, -math.inf),
+    *("", " ", "a", "10B", "-5B", "0", "nan", "inf", "1e999", "9" * 5000, "a\0b", "x" * 100_000, "\ud800", "é", "²"),
+    *("/dev/zero", "/dev/null", "../..", "~", b"x", [], [1], ["a"], (), (1, 2), {}, {"a": 1}, {1: 2}, set(), object()),
+    *(print, int, ValueError("x"), range(3), complex(1, 2), "auto", "smp-v1", "smp-v2", "ddp", "fsdp"),
+    *("bf16", "fp16", "each", "none", "ml.p4d.24xlarge", "s3://b/k"),
+)
 LONGEST_SENTENCE = 1000
 P4D = "ml.p4d.24xlarge"
 SMALL = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2}

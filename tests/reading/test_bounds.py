@@ -63,7 +63,7 @@ def _laughs() -> str:
 
 TEXTS = {
     "aliases": ("estimator", _laughs(), "more than 10,000 values"),
-    "nested YAML": ("estimator", "run: " + "[" * 5000 + "]" * 5000, "more than 40 levels"),
+    "nested YAML": ("estimator", "run: " + "[" * 1000 + "]" * 1000, "more than 40 levels"),
     "nested Python": ("script", "x = " + "(" * 10_000 + "1" + ")" * 10_000 + "\n", "too many nested parentheses"),
     "long sum": ("script", "x = " + "+".join(["1"] * 50_000) + "\n", "nested too deeply"),
     "doubled text": ("estimator", _cell("x = 'ab' * 3000\nx = x + x"), "beyond 8,000 characters"),
@@ -83,7 +83,7 @@ TEXTS = {
 }
 TEXTS |= {
     "many parameters": ("estimator", _SMP.format(", ".join(f"'p{i}': {i}" for i in range(3000))), "at most 500"),
-    "many jobs": ("estimator", _SMP.format("'microbatches': 4") * 500, "the first 100 are checked"),
+    "many jobs": ("estimator", _SMP.format("'microbatches': 4") * 120, "the first 100 are checked"),
     "long number": ("estimator", _cell("n = '" + "9" * 5000 + "'\nx = int(n)"), "is not known"),
 }
 SIZES = {"t.py": 200, "t.ipynb": 200, "t.yaml": 200, "config.json": 200}

@@ -324,8 +324,8 @@ def test_far_from_fitting():
         ("1.3B", P4D, "smp-v2", None, {"max_days": 0.4, "max_gpu_hours": 700}),
         ("30B", "ml.g5.48xlarge", "auto", "smallest", {}),
         ("20B", P4D, "smp-v2", None, {"max_usd": 147_866}),  # above a number that is not within it
-        ("20B", P4D, "smp-v2", None, {"max_days": 7.19}),
-        pytest.param("20B", P4D, "smp-v2", "smallest", {"max_days": 7.19}, marks=pytest.mark.release),  # as the next
+        pytest.param("20B", P4D, "smp-v2", None, {"max_days": 7.19}, marks=pytest.mark.release),  # as these around it
+        pytest.param("20B", P4D, "smp-v2", "smallest", {"max_days": 7.19}, marks=pytest.mark.release),
         ("20B", [P4D, P5], "smp-v2", "smallest", {"max_days": 12}),
     ],
 )
