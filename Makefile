@@ -23,10 +23,10 @@ help:
 	@echo 'make demo     run the quickstart notebook and print its results'
 	@echo 'make check    style, prose and unit tests, in an environment without PyTorch and browser   (PYTEST_ARGS="-k memory")'
 	@echo 'make test     lint, types and tests with PyTorch, a mock of AWS, the wheel and one browser   (WITHOUT="torch browser" leaves out their tests)'
-	@echo 'make release-test  all tests: entire tables, the oldest SDKs and JupyterLab, random actions, and every published Python'
+	@echo 'make release-test  all tests: entire tables, the oldest SDKs and JupyterLab, and every published Python'
 	@echo 'make loaded   make test next to four busy processes, at the lowest priority'
 	@echo 'make matrix   unit tests with the published Python versions, oldest and newest dependencies (PYTHONS="3.12 3.14")'
-	@echo 'make explore  property tests with new random examples (PYTEST_ARGS="tests/costs --hypothesis-seed=7"), and random actions in the browser'
+	@echo 'make explore  property tests with new random examples (PYTEST_ARGS="tests/costs --hypothesis-seed=7"), and of wrong arguments'
 	@echo 'make bench    run the benchmarks'
 	@echo 'make dist     build sdist, wheel, bill of materials and checksums into dist/, reproducibly'
 	@echo 'make accuracy score the cost model on all measured runs, and write docs/accuracy.md'
@@ -83,7 +83,6 @@ unit-tests:
 explore: test-environment
 	$(TEST)/python -m pytest -m hypothesis --hypothesis-profile=explore --timeout=0 $(PYTEST_ARGS)
 	$(TEST)/python -m pytest tests/fuzz --fuzz-inputs=100000 --timeout=0
-	$(TEST)/python -m pytest tests/browser/test_monkey.py --monkey-actions=1000 --monkey-seeds=3 --timeout=0
 
 # Fails if a Python is not installed.
 matrix:

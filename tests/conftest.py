@@ -83,7 +83,7 @@ GROUPS = {
 }
 """Tests that share a browser, an SDK or other work, by their identifier: each group runs in one process."""
 OF_A_RELEASE = re.compile(
-    r"oldest|^tests/fuzz/(?!.*sample)|^tests/browser/test_monkey|test_every_request_is_the_expected_one"
+    r"oldest|^tests/fuzz/(?!.*sample)|test_every_request_is_the_expected_one"
     r"|test_the_blocks_of_a_page_run.*running_job|test_nothing_keeps_assistive.*(vscode|colab)|without_proc.*macos"
     r"|_seen_as_its_kind\[(?!order, an early stop\]|uneven).*,|blocks_of_a_page_run.*rehearse_your_job"
 )

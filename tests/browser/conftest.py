@@ -41,8 +41,6 @@ expect.set_options(timeout=PATIENCE_MS)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--monkey-actions", type=int, default=15, help="random actions of each run of test_monkey.py")
-    parser.addoption("--monkey-seeds", type=int, default=1, help="number of its runs")
     parser.addoption("--write-pictures", action="store_true", help="write the pictures of test_pictures.py anew")
 
 
@@ -52,8 +50,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "monkey_seed" in metafunc.fixturenames:
-        metafunc.parametrize("monkey_seed", range(1, 1 + metafunc.config.getoption("monkey_seeds")))
     if "server" in metafunc.fixturenames:
         only_lab = metafunc.definition.get_closest_marker("lab_only") is not None
         # Notebook 7 loads the same extension.
