@@ -146,6 +146,8 @@ def item(owner: Value, key: Value) -> Value:
         if isinstance(owner, Constant) and isinstance(owner.value, str) and isinstance(position, int):
             inside = is_index(position, len(owner.value))
             return Constant(owner.value[position]) if inside else Unknown("there is no such letter")
+        if isinstance(owner, Result) and f"[{position!r}]" in owner.attributes:
+            return owner.attributes[f"[{position!r}]"]
     if isinstance(key, Operation) and key.operator == ":" and (part := _slice(owner, key.operands)) is not None:
         return part
     if isinstance(owner, StepOutput):
@@ -243,6 +245,8 @@ def _namespace(owner: Value) -> Result | None:
 def _set_item(run: Run, owner: Value, key: Value, entry: Entry) -> None:
     if isinstance(owner, Mapping) and isinstance(key, Constant):
         run.write(owner.entries, key.value, entry)
+    elif isinstance(owner, Result) and isinstance(key, Constant) and not run.computes:  # ``data["train"] = ...``
+        run.write(owner.attributes, f"[{key.value!r}]", entry.value)
     elif isinstance(owner, Collection) and isinstance(key, Constant) and isinstance(key.value, int):
         if is_index(key.value, len(owner.items)):
             items = list(owner.items)

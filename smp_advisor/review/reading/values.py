@@ -57,7 +57,7 @@ class Result(Value):
 
     call: Call
     attributes: dict[str, Value] = field(default_factory=dict)
-    """Attributes that were assigned after the call."""
+    """Attributes that were assigned after the call, and items, by their keys in brackets."""
 
 
 @dataclass(slots=True, eq=False)
@@ -277,6 +277,8 @@ def parts_of(value: Value) -> tuple[Value, ...]:
             return tuple(value.values().values())
         case Item():
             return (value.owner,)
+        case Result():
+            return tuple(stored for name, stored in value.attributes.items() if name[:1] == "[")
     return ()
 
 

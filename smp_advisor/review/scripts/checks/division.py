@@ -284,36 +284,6 @@ def _ends_with_data(context: Context, loader: Call) -> bool:
     return bool(trained) and not leaves & {loop for back in trained for loop in back.loops} and loader.reached
 
 
-@check("DDP622")
-def _scores_of_all_ranks(context: Context) -> Iterator[Hit]:
-    """``correct / len(loader.dataset)``, where each rank counts only its part."""
-    divided = [
-        call for call in loaders(context) if any("Sampler" in m.name for m in makers(call.argument("sampler", 3)))
-    ]
-    trained = {loop for back in context.trace.methods("backward") for loop in back.loops}
-    visited = set[ast.AST]()
-    for iteration in context.trace.iterations if parallel_wraps(context) else ():
-        parts = [part.call for part in derivation(iteration.over) if isinstance(part, Result)]
-        if iteration.node in trained or not any(call in divided for call in parts):
-            continue
-        around = iteration.module.around(iteration.node)
-        home = next((outer for outer in around if isinstance(outer, ast.FunctionDef)), None)
-        if home is None or home in visited or mentions(home, *_REDUCING):
-            continue
-        visited.add(home)
-        for node in ast.walk(home):
-            if (
-                isinstance(node, ast.BinOp)
-                and isinstance(node.op, ast.Div)
-                and _ROWS.fullmatch(ast.unparse(node.right))
-            ):
-                yield Hit(iteration.module, node, {"score": ast.unparse(node)[:80]})
-
-
-_REDUCING = ("reduce", "gather", "broadcast", "metric", "world_size", "sync")
-_ROWS = re.compile(r"len\([\w.]+\.dataset\)")
-
-
 _OF_WRAPPER = re.compile(known_names("of_wrapper")[0])
 """Methods that a DistributedDataParallel has."""
 

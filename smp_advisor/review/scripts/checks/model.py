@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -71,9 +70,6 @@ def _class_of_config(call: Call) -> str:
     return f"{name.removesuffix('Config')}Model" if name.endswith("Config") else ""
 
 
-_WHOLE_GROUP = ("smp.mp_rank", "smp.mp_size", "smp.get_mp_group", "smp.mp_barrier")
-
-
 @check("SMP114", "smp_torch")
 def _shared_parameters(context: Context) -> Iterator[Hit]:
     places = _places(context)
@@ -121,37 +117,6 @@ def _places(context: Context) -> dict[str, int]:
         if call.node.args and isinstance(number, int):
             stages[_path(call.node.args[0])] = number
     return stages
-
-
-@check("SMP131", "smp_torch", needs="tensor_parallel")
-def _pipeline_group(context: Context) -> Iterator[Hit]:
-    for call in context.trace.named(*_WHOLE_GROUP):
-        if not _for_reporting(call):
-            name = call.name.rpartition(".")[2]
-            yield Hit(call.module, call.node, {"name": name})
-
-
-def _for_reporting(call: Call) -> bool:
-    """Return whether the number only goes into a text, such as a message or a file name, or selects one rank."""
-    around = [*call.module.around(call.node)][1:]
-    if isinstance(around[0], ast.BinOp) and not isinstance(around[0].left, ast.Constant):
-        return False
-    for node in itertools.takewhile(lambda outer: not isinstance(outer, ast.stmt), around):
-        if isinstance(node, (ast.JoinedStr, ast.FormattedValue)):
-            return True
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Constant):
-            return True
-        if isinstance(node, ast.Call):
-            function = node.func
-            name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-            if name in ("print", "format", "str", "info", "debug", "warning", "log"):
-                return True
-    # `if smp.mp_rank() == 0:` selects the first rank of every replica, which is often intended.
-    block = call.module.statement(call.node)
-    tests = (
-        [part for part in ast.walk(block.test) if isinstance(part, ast.Compare)] if isinstance(block, ast.If) else []
-    )
-    return any(test.left is call.node and getattr(test.comparators[0], "value", None) == 0 for test in tests)
 
 
 _CONTEXTS = ("smp.tensor_parallelism", "smp.model_creation")
