@@ -98,19 +98,14 @@ class Calls:
         used = [maker for value in values for maker in makers(value)]
         return [call for call in self.named("DeepSpeedPlugin") if call in used or not takers or (values and not used)]
 
-    def chosen(self, value: Value) -> Value:
-        """Return the value that the options of the job choose; the choice itself if they do not decide."""
-        while isinstance(value, Choice) and (side := self.conditions.side(value)) is not None:
-            value = side
-        return value
-
     def certain(self, call: Call) -> bool:
         """Return whether the options of the job decide every condition around a call."""
         return all(self.conditions.truth_of(guard) is guard.holds for guard in call.guards)
 
     def number(self, value: Value) -> float | None:
         """Return a number that the script computes from its options, its processes and its GPUs; None if not known."""
-        if isinstance(value := self.chosen(value), Choice):
+        value = self.conditions.chosen(value) or value
+        if isinstance(value, Choice):
             numbers = set(map(self.number, value.alternatives))
             return numbers.pop() if len(numbers) == 1 else None
         if isinstance(value, Operation) and value.operator in _ARITHMETIC and len(value.operands) == 2:

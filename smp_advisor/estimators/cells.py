@@ -17,6 +17,7 @@ from smp_advisor.estimators.launchers import (
 from smp_advisor.estimators.manifests import configuration_of_manifest, table_of_call
 from smp_advisor.estimators.sagemaker_jobs import (
     ESTIMATORS,
+    channels_of_fit,
     configuration_of_estimator,
     configuration_of_remote,
     configuration_of_request,
@@ -103,9 +104,9 @@ def configurations_of_cell(cell: Cell) -> list[Configuration]:
                    for key, value in zip(_POSITIONS.get(call.called, ()), call.arguments, strict=False)}  # fmt: skip
             call.passed.entries |= own | call.passed.entries
             configurations.append(configuration_of_estimator(call.called, call.passed, sure=call.sure))
+            configurations[-1].set(channels=channels_of_fit(_started(cell, call, "fit")))
         elif call.called == "ModelTrainer":
-            starts = (start for start in cell.calls if start.method == "train" and call in makers(start.receiver))
-            configurations.append(configuration_of_trainer(call, next(starts, None)))  # which may have its channels
+            configurations.append(configuration_of_trainer(call, _started(cell, call, "train")))
         elif call.called == "remote" and call.name.startswith("sagemaker."):
             configurations.append(configuration_of_remote(call))
         elif call.called.lower() == "hyperpodpytorchjob":
@@ -124,6 +125,12 @@ def configurations_of_cell(cell: Cell) -> list[Configuration]:
             configurations[0].settings["file_system"] = Setting(value=True, span=places[0].passed.span)
         return configurations
     return _without_a_call(cell)
+
+
+def _started(cell: Cell, maker: Call, method: str) -> Call | None:
+    """Return the one call that starts a job, which has its channels."""
+    starts = [call for call in cell.calls if call.method == method and maker in makers(call.receiver)]
+    return starts[0] if len(starts) == 1 else None
 
 
 def _without_a_call(cell: Cell) -> list[Configuration]:

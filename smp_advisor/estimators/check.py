@@ -115,11 +115,8 @@ def check_estimator(
         findings += tuple(finding for finding in compiled if finding.id == "STC407")
     # The script of several cases is read once for each: the same finding is shown once.
     by_place: dict[tuple[str, str, int, str], Finding] = {}
-    scripts = [(case.configuration, case.script.report) for case in cases if case.script is not None]
-    for configuration, finding in [(configuration, finding) for configuration, report in scripts for finding in report]:
-        # The Python of an older image bounds the releases that it can have.
-        older = str(configuration.get("framework_version")).startswith("1.") and "no file pins" in finding.message
-        if finding.severity != "info" and not older:
+    for finding in [finding for case in cases if case.script is not None for finding in case.script.report]:
+        if finding.severity != "info":
             by_place.setdefault((finding.id, finding.path, finding.line, finding.message), finding)
     findings += tuple(by_place.values())
     notes = [*_unresolved(document, cases, findings), *unresolved]

@@ -326,6 +326,8 @@ def configuration_of_accelerate(table: Mapping) -> Configuration:
     configuration.take(table, "ec2_instance_type", "instance_type")
     if "num_machines" in data:
         configuration.take(table, "num_machines", "instance_count")
+    if data.get("compute_environment") == "AMAZON_SAGEMAKER" and kind in ("DATA_PARALLEL", "SMDDP"):
+        configuration.set(dataparallel=True)
     precision = str(data.get("mixed_precision", "no")).lower()
     value = precision if precision in ("bf16", "fp16") else "fp32"
     entry = table.entries.get("mixed_precision")

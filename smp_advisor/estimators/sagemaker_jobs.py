@@ -9,7 +9,7 @@ from smp_advisor.estimators.configuration import Configuration, Gap, Setting, co
 from smp_advisor.estimators.launchers import choose_library, decoded, read_distribution, read_toolkit_contract
 from smp_advisor.estimators.terms import image_name
 from smp_advisor.libraries.library import library_with
-from smp_advisor.review.reading.values import Constant, Mapping, Operation, Result, is_none
+from smp_advisor.review.reading.values import Collection, Constant, Mapping, Operation, Result, is_none
 
 if TYPE_CHECKING:
     from smp_advisor.review.reading.trace import Call
@@ -90,12 +90,30 @@ def read_image(configuration: Configuration) -> str | None:
     return image.library
 
 
+def channels_of_fit(fit: Call | None) -> frozenset[str] | None:
+    """Return the channels that ``fit()`` gives to a job; None if they are not known."""
+    inputs = fit.argument("inputs", 0) if fit is not None else None
+    if fit is None or fit.unpacks or not fit.sure:
+        return None
+    if isinstance(inputs, Mapping):
+        return None if inputs.open else frozenset(map(str, inputs.entries))
+    if inputs is None or is_none(inputs):
+        return frozenset()
+    return frozenset(["training"]) if isinstance(getattr(inputs, "value", None), str) else None
+
+
 def configuration_of_trainer(trainer: Call, started: Call | None = None) -> Configuration:
     call = trainer.passed
     configuration = Configuration("model trainer", "ModelTrainer(...)", call.span, sure=trainer.sure)
     configuration.tables["estimator"] = call
     if started is not None:
         configuration.tables["started"] = started.passed
+        listed = [table.get("input_data_config") for table in (call, started.passed)]
+        items = [getattr(value, "items", [value]) for value in listed if value is not None and not is_none(value)]
+        names = [constant(item.call.passed, "channel_name") if isinstance(item, Result) else None
+                 for several in items for item in several]  # fmt: skip
+        unknown = call.open or started.unpacks or any(getattr(value, "open", "") for value in listed)
+        configuration.set(channels=None if unknown or None in names else frozenset(map(str, names)))
     compute = call.get("compute")
     if isinstance(compute, Result):
         configuration.tables["compute"] = compute.call.passed
@@ -217,6 +235,9 @@ def configuration_of_request(table: Mapping) -> Configuration:
     configuration.take(resources, "InstanceCount", "instance_count")
     if (hyperparameters := inner_table(request, "HyperParameters")) is not None:
         configuration.take_all(hyperparameters, configuration.hyperparameters, group="hyperparameters")
+    if isinstance(inputs := request.get("InputDataConfig"), Collection) and not inputs.open:
+        names = [constant(item, "ChannelName") if isinstance(item, Mapping) else None for item in inputs.items]
+        configuration.set(channels=None if None in names else frozenset(map(str, names)))
     image = read_image(configuration)
     read_toolkit_contract(configuration)
     configuration.hyperparameters = {

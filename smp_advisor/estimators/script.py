@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.calls import Calls
-from smp_advisor.estimators.configuration import OF_DEEPSPEED, SHARDS, Setting, Strategy, section
+from smp_advisor.estimators.configuration import OF_DEEPSPEED, SHARDS, Setting, Strategy, count, section
 from smp_advisor.estimators.readback import BATCH, SEQUENCE, known_model
 from smp_advisor.estimators.strategies import deepspeed_configs, strategy_in_code
 from smp_advisor.estimators.terms import gpus_of
@@ -86,6 +86,8 @@ class Script:
     """Class of transformers that loads it, if its head classifies; else empty."""
     checkpoints_in: str
     """Folder of its checkpoints; empty if it is not seen."""
+    channels: frozenset[str]
+    """Channels of the job that it certainly needs: those whose variables its calls read without a default."""
     resumes: bool
     """Whether it may load a checkpoint at its start; true unless it certainly does not."""
     strategy: Strategy | None
@@ -156,6 +158,7 @@ def read_script(
     by_command = isinstance(configuration.get("command"), str) and configuration.form != "manifest"
     of_image = {"transformers": "transformers_version", "torch": "framework_version"}
     versions = {name: str(value) for name, key in of_image.items() if (value := configuration.get(key))}
+    versions |= configuration.get("installs", {})
     values = {name: setting.value for name, setting in configuration.hyperparameters.items()}
     names = {} if by_command else {name: name.replace("-", "_") for name in passed_names(configuration)}
     written = {name: values[key] for name, key in names.items() if key in values}
@@ -165,7 +168,15 @@ def read_script(
         settings = from_plan(None, None, written)
         paths, received = configuration.get("paths", {}), {**settings.hyperparameters, **values}
         received = {name: paths.get(str(value), value) for name, value in received.items()}
-        context = follow(source, replace(settings, versions=versions, hyperparameters=received))
+        older = str(configuration.get("framework_version")).startswith("1.")
+        settings = replace(
+            settings,
+            versions=versions,
+            older_image=older,
+            processes=_processes(configuration),
+            launcher=configuration.get("launcher", {}),
+        )
+        context = follow(source, replace(settings, hyperparameters=received))
         by_option = _by_option(values, context.trace.options)
         settings_there = [configuration.hyperparameters.pop(name) for name in by_option]
         for (option, value), setting in zip(by_option.values(), settings_there, strict=True):  # the last one counts
@@ -190,6 +201,16 @@ def read_script(
         if _NO_PYTHON.search(str(error)):
             configuration.set(no_python=str(error).partition(": the script must parse")[0].rpartition("/")[2])
         return None
+
+
+def _processes(configuration: Configuration) -> int | None:
+    """Return the processes that the launcher of a job starts; None if there is none, or they are not known."""
+    if not any(map(configuration.get, ("torch_distributed", "starts", "driver", "mpi", "dataparallel", "pytorchddp"))):
+        return None
+    launcher, nodes = configuration.get("launcher", {}), count(configuration.get("instance_count")) or 1
+    per_node = launcher.get("nproc_per_node", configuration.get("processes_per_host"))
+    total = launcher.get("num_processes", per_node * nodes if type(per_node) is int else None)
+    return gpus_of(configuration)[0] if total is None and per_node in (None, "gpu", "auto") else count(total)
 
 
 def _by_option(values: dict[str, Any], declared: dict[str, Call]) -> dict[str, tuple[str, Any]]:
@@ -256,6 +277,7 @@ _EVALUATES = re.compile(r"(?i)(?:\b|_)(?:val(?!ue)|test|eval|dev(?!ice))")
 _PREPARES = re.compile(
     r"\bpip3?\b|\buv\b|\bapt(-get)?\b|^\W*(\./)?(s5cmd|chmod|cp|mv|rm|ls|mkdir|tar|aws|nvidia-smi|echo)\b"
 )
+_OF_CHANNEL = re.compile(r"os\.environ\['SM_CHANNEL_(\w+)'\]")
 _OF_NEURON = re.compile(r"^(?:from|import) (?:optimum\.neuron|torch_neuronx?|neuronx?_)", re.MULTILINE)
 _PARSES_ALL = ("parse_args_into_dataclasses", "parse_args_and_config")
 _READS_FILE = ("parse_yaml_file", "parse_json_file")
@@ -335,6 +357,7 @@ class _Reader:
             model=_model_of(self.calls),
             head=heads.pop() if len(heads) == 1 else "",
             checkpoints_in=_checkpoints_in(self.context),
+            channels=frozenset(self._channels()),
             resumes=not trains or bool(self.context.unresolved) or _LOADS.search(self.text) is not None,
             strategy=strategy,
             deepspeed_file=file,
@@ -384,6 +407,14 @@ class _Reader:
             ),
         )
 
+    def _channels(self) -> Iterator[str]:
+        for call in self.context.trace.calls:
+            parts = [*ast.walk(call.node)] if call.reached and call.sure and not call.guards else []
+            if not any(isinstance(part, (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)) for part in parts):
+                keys = [_OF_CHANNEL.fullmatch(ast.unparse(part)) for part in parts if isinstance(part, ast.Subscript)]
+                names = [key[1] for key in keys if key]  # but those that the script sets or looks for itself
+                yield from (name for name in names if not re.search(f"{name}['\"](?:,|\\] *=[^=]| in)", self.text))
+
     def _programs(self) -> Iterator[str]:
         for call in self.context.trace.calls:
             value = call.argument("args", 0) or call.argument("command", 0)
@@ -422,7 +453,8 @@ class _Reader:
         training = [call for call in loaders if not _EVALUATES.search(call.module.text(call.node))] or loaders
         sizes = [value for call in training if (value := call.argument("batch_size", 1)) is not None]
         stored = any(store.node.attr in BATCH and _is_parsed(store) for store in self.context.trace.stores)
-        computed = [self.calls.chosen(value) for value in sizes if stored or any(map(_has_batch, options(value)))]
+        sizes = [value for value in sizes if stored or any(map(_has_batch, options(value)))]
+        computed = [chosen for value in sizes if (chosen := self.calls.conditions.chosen(value)) is not None]
         left = [option for value in computed for option in options(value) if _has_batch(option)]
         if all(isinstance(option, Argument) for option in left) and (left or not computed):
             return None
@@ -556,6 +588,8 @@ def _model_of(calls: Calls) -> str:
 def _checkpoints_in(context: Context) -> str:
     """Return where the Trainer's checkpoints are."""
     for call in trainer_arguments(context):
+        if constant(call.argument("save_strategy")) == "no":
+            return ""
         source = call.argument("output_dir", 0)
         if isinstance(source, Argument):
             passed_value = context.settings.hyperparameters.get(source.name)
@@ -564,4 +598,6 @@ def _checkpoints_in(context: Context) -> str:
             return MODEL_DIR
         if isinstance(source, Constant):
             return str(source.value)
-    return ""
+    # An HfArgumentParser fills the arguments from those of the job.
+    parses = context.trace.methods(*_PARSES_ALL)
+    return str(context.settings.hyperparameters.get("output_dir") or "") if parses else ""

@@ -15,6 +15,7 @@ from smp_advisor.review.reading.source import Span
 
 _BATCH = "#SBATCH"
 _EXPORTED = re.compile(r"^[ \t]*export[ \t]+((?:ACCELERATE|FSDP)_\w+)=([^\s;$]+)", re.MULTILINE)
+_INSTALLS = re.compile(r"\bpip3?[ \t]+install\b([^\n;&|]*)")
 _GPUS = re.compile(r"gpu:(?:[^\W\d]\w*:)?(\d+)|^(?:\w+:)?(\d+)$")
 _OPTION = re.compile(r"(?:--|-(?=[A-Za-z]))([^=]*)(?:=(.*))?", re.DOTALL)
 _SHORT = re.compile(r"(?<!\S)-([Nn])[ =]*(?=\d)")
@@ -59,6 +60,13 @@ def take_command(configuration: Configuration, words: list[str], exported: dict[
     configuration.set(command=shlex.join(words), starts=starts_processes(before))
     configuration.set(launcher=exported | options_of(before))
     configuration.hyperparameters |= {name: Setting(value, span) for name, value in passed_by(after).items()}
+
+
+def installs(text: str) -> dict[str, str]:
+    """Return the versions of packages that a shell script installs: ``pip install trl==0.15.2``."""
+    words = (word for match in _INSTALLS.finditer(text) for word in match[1].split())
+    pins = (word.strip("\"'").partition("==") for word in words)
+    return {name.partition("[")[0].lower().replace("_", "-"): version for name, _, version in pins if version}
 
 
 def exports(text: str) -> dict[str, str]:
@@ -124,5 +132,5 @@ def configuration_of_shell(text: str) -> Configuration:
             configuration.gaps.append(Gap(name, f"the {kind} starts it as well, and is read for {entry} alone", span))
     take_command(configuration, words, exports(text), span)
     configuration.set(starts=by_tasks or configuration.get("starts"))
-    configuration.set(requests_efa=True, neuron=NEURON.search(text) is not None)
+    configuration.set(installs=installs(text), requests_efa=True, neuron=NEURON.search(text) is not None)
     return configuration

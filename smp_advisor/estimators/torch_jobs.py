@@ -34,7 +34,7 @@ from smp_advisor.estimators.documents import FETCHES, yaml_table
 from smp_advisor.estimators.readback import BATCH
 from smp_advisor.estimators.recipes import take_verl_command
 from smp_advisor.estimators.script import READ, STRATEGY, Script, passed_names, read_script, take_from_script
-from smp_advisor.estimators.shell import VERL, exports, options_of, passed_by
+from smp_advisor.estimators.shell import VERL, exports, installs, options_of, passed_by
 from smp_advisor.estimators.strategies import fsdp_option
 from smp_advisor.estimators.terms import gpus_of, terms_of
 from smp_advisor.estimators.trainer_settings import (
@@ -199,6 +199,7 @@ def _read_command(configuration: Configuration, siblings: Siblings) -> None:
             _take_start(configuration, words, setting)
     for text in texts:
         configuration.set(launcher=exports(text) | configuration.get("launcher", {}))
+        configuration.set(installs=configuration.get("installs", {}) | installs(text))
     own = [(word, setting) for words, setting in starts if setting.key.endswith(".sh") for word in words]
     own += [(word, setting) for words, setting in outer for word in words]
     parts = [(part, setting) for word, setting in own[:_MOST_WORDS] for part in _WORDS.split(word.rpartition("}/")[2])]
@@ -252,6 +253,8 @@ _UNREAD = {
     "accelerate": "the strategy and the precision that accelerate launches",
 }
 """Settings that are unknown without a file, by its suffix or for accelerate; otherwise those of the trainer."""
+BESIDE = "beside"
+"""In place of what is unknown: the file is next to the text, and not in the source folder."""
 _COMPUTED = re.compile(r"^.*[$)}`][^/]*/")
 _OF_ACCELERATE = ("--config_file", "ACCELERATE_CONFIG")
 
@@ -277,6 +280,7 @@ def _named(
     if text is None and local and not elsewhere and plain_path and siblings.complete():
         kind = "accelerate" if option in _OF_ACCELERATE else path.suffix
         unread = _UNREAD.get(kind, "the batch, sequence length and precision in it")
+        unread = BESIDE if kind == ".py" and siblings.source(name) is not None else unread
         configuration.missing.append(Gap(name, f"{setting.key or 'The text'} names {name}: {unread}", setting.span))
     return text
 

@@ -137,6 +137,8 @@ def _capacity(job: JobTerms) -> Iterator[Fault]:
     for setting, value in (("max_run_seconds", job.max_run_seconds), ("max_wait_seconds", job.max_wait_seconds)):
         if value is not None and value > MAX_RUN_SECONDS:
             yield _fault("too_long", setting, value=value, days=days, most=MAX_RUN_SECONDS)
+    if job.spot is False and job.waits:
+        yield _fault("wait_without_spot", "max_wait_seconds")
     if not job.spot:
         return
     if job.keep_alive_seconds:

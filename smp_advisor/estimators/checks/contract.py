@@ -57,6 +57,7 @@ def versions(case: Case) -> Iterator[Hit]:
 _TOOLKIT_SETS = ("btl_vader_single_copy_mechanism",)
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _JOB_NAME = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9]){0,62}")
+_OF_SMDDP = ("ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge", "local_gpu")
 _MOST_WARM, _MOST_RETRIES = 3600, 30
 
 
@@ -67,6 +68,13 @@ def places(case: Case) -> Iterator[Hit]:
     if not alone and machine is not None and machine.efa:
         yield case.hit("EST514", "no EFA", "instance_type", nodes=pods, instance=machine.name)
     kind, nodes = configuration.get("instance_type"), count(configuration.get("instance_count", 1)) or 1
+    call = configuration.tables.get("estimator")
+    session = call.get("sagemaker_session") if call is not None and kind in LOCAL else None
+    if call is not None and isinstance(session, Result) and session.call.called == "Session":
+        hit = case.hit("EST514", "local session", named=kind)
+        yield replace(hit, span=call.entries["sagemaker_session"].span)
+    if configuration.get("dataparallel") is True and isinstance(kind, str) and kind not in _OF_SMDDP:
+        yield case.hit("EST514", "no SMDDP", "dataparallel", named=kind)
     if kind not in LOCAL:
         return
     if kind == "local_gpu" and nodes > 1 and configuration.form == SDK_2:
@@ -74,6 +82,31 @@ def places(case: Case) -> Iterator[Hit]:
     launched = any(configuration.get(name) for name in ("torch_distributed", "mpi", "smdistributed", "driver"))
     if kind == "local" and launched:
         yield case.hit("EST514", "local without a GPU", "instance_type")
+
+
+def channels(case: Case) -> Iterator[Hit]:
+    """EST514: channels that the script or a path in the text needs, and the job does not have."""
+    configuration = case.configuration
+    given = configuration.get("channels")
+    if given is None:
+        return
+    environment = inner_table(configuration.tables.get("estimator"), "environment")
+    variables = environment.entries if environment is not None else {}
+    spelled = {name.upper() for name in given}
+    there = f"the channels {', '.join(sorted(given))}" if given else "no channel"
+    for name in sorted(case.script.channels - spelled) if case.script is not None else ():
+        if (variable := f"SM_CHANNEL_{name}") not in variables:
+            values = {"named": variable, "right": there, "kind": case.script.name}
+            yield case.hit("EST514", "no channel", "entry_point", **values)
+    for setting in configuration.hyperparameters.values():
+        path = str(setting.value).removeprefix(_INPUTS)
+        folder = path.partition("/")[0]
+        if path != str(setting.value) and folder and folder not in given:
+            hit = case.hit("EST514", "no folder", named=str(setting.value), right=there)
+            yield replace(hit, span=setting.span or hit.span)
+
+
+_INPUTS = "/opt/ml/input/data/"
 
 
 def of_trainer(case: Case) -> Iterator[Hit]:
@@ -169,7 +202,14 @@ _CHECKPOINTS = 3
 def outputs(case: Case) -> Iterator[Hit]:
     """EST515: checkpoints that are not where the job copies them, or do not fit on its volume."""
     received, terms, model = case.script, terms_of(case.configuration), case.back.model
-    call = case.configuration.tables.get("estimator")
+    call, passed = case.configuration.tables.get("estimator"), case.configuration.hyperparameters
+    # Trainer saves by default; the example scripts of transformers have its arguments as options.
+    of_git = "git_config" in case.configuration.settings and {"output_dir", "num_train_epochs"} <= passed.keys()
+    out = str(passed["output_dir"].value) if of_git else received.checkpoints_in if received is not None else ""
+    reported = received is not None and any(finding.id == "SMP005" for finding in received.report)
+    saves = "save_strategy" not in passed or passed["save_strategy"].value != "no"
+    if call is not None and saves and out.startswith(MODEL_DIR) and not (terms.checkpoints or reported):
+        yield case.hit("EST515", "in the model", script=str(case.configuration.get("entry_point")))
     if received is None or call is None:
         return
     if terms.checkpoints and terms.spot and not received.resumes:
@@ -180,6 +220,9 @@ def outputs(case: Case) -> Iterator[Hit]:
     place = call.get("checkpoint_local_path") or place
     copied = str(getattr(place, "value", "") or "/opt/ml/checkpoints")
     inside = posixpath.join("/opt/ml/code", folder, "").startswith(f"{copied.rstrip('/')}/")
+    alone = case.configuration.form == SDK_2 and place is None and terms.checkpoints is False
+    if inside and folder and alone and case.configuration.get("instance_type") not in LOCAL:
+        yield case.hit("EST515", "lost", "entry_point", script=received.name, folder=repr(folder))
     if not folder or inside or not isinstance(place, Constant | None):
         return
     if terms.checkpoints:

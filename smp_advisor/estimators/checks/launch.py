@@ -21,6 +21,7 @@ from smp_advisor.estimators.terms import (
     terms_of,
     version_of_older_pair,
 )
+from smp_advisor.estimators.torch_jobs import BESIDE
 from smp_advisor.libraries.job_rules import job_faults
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.version import nearest_supported, require_supported_instance
@@ -167,7 +168,8 @@ def files(case: Case) -> Iterator[Hit]:
     """EST513: files that the job names and that are not there."""
     for gap in case.configuration.missing:
         reference, _, unread = gap.why.partition(": ")
-        yield replace(case.hit("EST513", "", named=reference, unread=unread), span=gap.span or case.configuration.span)
+        hit = case.hit("EST513", "beside" if unread == BESIDE else "", named=reference, unread=unread)
+        yield replace(hit, span=gap.span or case.configuration.span)
     if problem := case.configuration.get("no_python"):
         yield case.hit("EST514", "no Python", "entry_point", named=problem)
 

@@ -118,6 +118,12 @@ class Conditions:
         holds = None if test is None else self.truth(test)
         return None if holds is None else value.sides[0 if holds else 1]
 
+    def chosen(self, value: Value | None) -> Value | None:
+        """Return the value that the options of the job choose; the choice itself if they do not decide."""
+        while isinstance(value, Choice) and (side := self.side(value)) is not None:
+            value = side
+        return value
+
     def known(self, value: Value) -> Any:
         """Return the number or text in `value`; `_UNSEEN` if unknown."""
         if isinstance(value, Constant):

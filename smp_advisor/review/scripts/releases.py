@@ -70,7 +70,7 @@ def span_of(context: Context, package: str) -> Span:
     if package == "lightning":  # the same releases under its older name
         package = next((name for name in ("lightning", "pytorch-lightning") if name in spans), package)
     if version and not spans.get(package, Span(OLDEST, NEWEST, "")).known:
-        return Span(release(version), release(version), f"the image has {package} {version}")
+        return Span(release(version), release(version), f"the job has {package} {version}")
     return spans.get(package, Span(OLDEST, NEWEST, ""))
 
 

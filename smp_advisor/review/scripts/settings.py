@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -24,6 +25,7 @@ def blocks_of(models: Iterable[str]) -> set[str]:
     """Classes of the repeated layers of models with these names, for known families."""
     blocks: dict[str, str] = table("smp_advisor.review.scripts", "data/names.toml")["blocks"]
     names = [name.lower().rpartition("/")[2] for name in models]
+    names = [name for name in names if not re.search(r"-(?:vl|omni|audio|vision)\b", name)]  # with blocks of their own
     return {block for name in names for family, block in blocks.items() if family in name}
 
 
@@ -59,6 +61,12 @@ class Settings:
     """Names of these options as they are written."""
     versions: MappingABC[str, str] = field(default_factory=dict)
     """Versions of packages that the image of the job has."""
+    older_image: bool = False
+    """Whether the Python of the image bounds its packages: one that nothing pins is not the newest."""
+    processes: int | None = None
+    """Processes that the job starts."""
+    launcher: MappingABC[str, Any] = field(default_factory=dict)
+    """Options of the launcher: accelerate's own, and those of its file."""
 
     @property
     def tensor_parallel(self) -> bool:
@@ -71,6 +79,12 @@ class Settings:
         return (self.pipeline_parallel_degree or 1) > 1
 
     @property
+    def shards_by_launcher(self) -> bool:
+        """Whether accelerate shards the model, with FSDP."""
+        chosen = str(self.launcher.get("use_fsdp", "")).lower() in ("true", "1")
+        return chosen or self.launcher.get("distributed_type") == "FSDP"
+
+    @property
     def sharded(self) -> bool:
         """Whether sharded data parallelism is known to be on."""
         return (self.sharded_data_parallel_degree or 1) > 1
@@ -79,7 +93,8 @@ class Settings:
 _DEGREES = {"pipeline_parallel_degree", "tensor_parallel_degree", "context_parallel_degree", "expert_parallel_degree"}
 """Degrees of every plan, even without a field for them."""
 
-_NAMES = frozenset(field.name for field in fields(Settings)) - {"hyperparameters", "passed", "versions"}
+_OF_JOBS = {"hyperparameters", "passed", "versions", "older_image", "processes", "launcher"}
+_NAMES = frozenset(field.name for field in fields(Settings)) - _OF_JOBS
 
 
 @cache

@@ -8,8 +8,9 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from smp_advisor.review.reading.values import Argument, Constant, Function, Instance, options
+from smp_advisor.review.reading.values import Argument, Function, Instance, options
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
+from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check, is_of_transformers
 from smp_advisor.review.scripts.queries import argument_node, constant, makers
 from smp_advisor.review.scripts.releases import (
@@ -66,6 +67,8 @@ def _known_to_the_release(context: Context) -> Iterator[Hit]:
         if package in patched:
             continue
         span = span_of(context, package)
+        if context.settings.older_image and not span.where:
+            continue
         first, last = max(span.first, oldest(package)), min(span.last, newest(package))
         if not exists(name, last):
             values: dict[str, object] = {
@@ -159,8 +162,8 @@ def passed(context: Context, call: Call, argument: str) -> object:
     """Return the value of an argument, passed or the default of the release; Ellipsis if it is not known."""
     value = call.argument(argument)
     if value is not None or call.unpacks:
-        option = value.default if isinstance(value, Argument) else value
-        return option.value if isinstance(option, Constant) else ...
+        known = Conditions(context.settings, defaults=True).known(value) if value is not None else ...
+        return known if known is None or isinstance(known, (str, int, float)) else ...
     name = callable_of(call.name)
     for candidate in filter(None, (name, base_of(name) if name else "")):
         package = candidate.partition(".")[0]
@@ -193,13 +196,20 @@ def _whole_groups(context: Context) -> Iterator[Hit]:
         steps = passed(context, call, "gradient_accumulation_steps")
         is_set = any(call.gives(name) for name in ("generation_batch_size", "steps_per_generation"))
         numbers = [number for number in (group, batch, steps) if isinstance(number, int) and number > 0]
-        if is_set or len(numbers) != 3 or not call.gives("num_generations"):
+        processes = context.settings.processes
+        if is_set or len(numbers) != 3 or not (processes or call.gives("num_generations")):
             continue
-        samples = numbers[1] * numbers[2]
+        # A group had to fit in one batch of all processes before TRL 0.17.
+        samples = numbers[1] * (1 if span_of(context, "trl").last < (0, 17) else numbers[2])
+        place = argument_node(call, "num_generations") or call.node
+        if processes:
+            if samples * processes % numbers[0]:
+                counts = {"group": numbers[0], "samples": samples, "product": samples * processes, "needed": processes}
+                yield Hit(call.module, place, {**counts}, severity="error", variant="of the job")
+            continue
         needed = numbers[0] // math.gcd(numbers[0], samples)
         never = all(samples * 2**power % numbers[0] for power in range(8))
         if never or needed >= 8:  # GPUs of the largest instances
-            place = argument_node(call, "num_generations") or call.node
             counts = {"group": numbers[0], "samples": samples, "product": samples * 8, "needed": needed}
             yield Hit(call.module, place, {**counts}, variant="" if never else "few")
 

@@ -20,7 +20,8 @@ from smp_advisor.review.reading.values import (
     options,
 )
 from smp_advisor.review.scripts.checks.data import LOADERS
-from smp_advisor.review.scripts.checks.planned import trainer_arguments
+from smp_advisor.review.scripts.checks.planned import loaded_names, trainer_arguments
+from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.queries import (
     argument_node,
@@ -266,17 +267,9 @@ _FAMILIES: dict[str, str] = _ADAPTED["families"]
 
 @check("TRN724")
 def _modules_of_the_family(context: Context) -> Iterator[Hit]:
-    loaded = {
-        str(constant(value)).rpartition("/")[2].lower()
-        for call in context.trace.calls
-        if call.reached
-        for value in (
-            call.argument("pretrained_model_name_or_path", 0) if call.method == "from_pretrained" else None,
-            call.argument("model", 0) if call.called.endswith("Trainer") else None,
-        )
-        if isinstance(constant(value), str)
-    }
-    names = [name for name in loaded if not name.endswith("tokenizer")]
+    names = loaded_names(context)
+    passes = bool(context.settings.hyperparameters)
+    chosen = Conditions(context.settings, defaults=passes, tests=context.trace.tests).chosen
     styles = {style for name in names for family, style in _FAMILIES.items() if name.startswith(family)}
     if len(styles) != 1 or not all(any(name.startswith(family) for family in _FAMILIES) for name in names):
         return
@@ -286,7 +279,8 @@ def _modules_of_the_family(context: Context) -> Iterator[Hit]:
     for call in context.trace.calls:
         if not call.reached or not call.name.endswith(".LoraConfig"):
             continue
-        targets = [constant(item) for option in options(call.argument("target_modules")) for item in _items(option)]
+        values_there = options(chosen(call.argument("target_modules")))
+        targets = [constant(item) for option in values_there for item in _items(option)]
         texts = [text for text in targets if isinstance(text, str) and text.isidentifier()]
         if texts and len(texts) == len(targets) and not any(text in have for text in texts):
             values: dict[str, object] = {"modules": ", ".join(texts), "model": min(names)}

@@ -12,6 +12,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.review.reading.values import Collection, Constant, Mapping, options
 from smp_advisor.review.scripts.checks.parallel import reached_accelerators
 from smp_advisor.review.scripts.checks.sharding import FSDP, shards
+from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.processes import PROCESSES, of_counted_processes
 from smp_advisor.review.scripts.queries import argument_node, constant
@@ -204,18 +205,31 @@ def config_entry(call: Call, name: str) -> Any:
     return None
 
 
+def loaded_names(context: Context) -> set[str]:
+    """Return the names of the models that the script loads, also by an option that the job passes."""
+    passes = bool(context.settings.hyperparameters)
+    known = Conditions(context.settings, defaults=passes, tests=context.trace.tests).known
+    values = [
+        call.argument("pretrained_model_name_or_path", 0) if call.method else call.argument("model", 0)
+        for call in context.trace.calls
+        if call.reached and not re.search("[Tt]okenizer|Processor|Config", call.name)
+        if call.method == "from_pretrained" or call.called.endswith("Trainer")
+    ]
+    names = [known(value) for value in values if value is not None]
+    return {name.rpartition("/")[2].lower() for name in names if isinstance(name, str)}
+
+
 @check("TRN712")
 def _class_of_the_model(context: Context) -> Iterator[Hit]:
-    loaded = [
-        str(constant(call.argument("pretrained_model_name_or_path", 0)))
-        for call in context.trace.methods("from_pretrained")
-        if call.reached and "Model" in call.name
-    ]
     names: dict[str, str] = table("smp_advisor.review.scripts", "data/names.toml")["blocks"]
-    class_names, meant = names.values(), blocks_of(loaded)
-    for call in trainer_arguments(context):
-        written = config_entry(call, "transformer_layer_cls_to_wrap")
-        for name in written if isinstance(written, list) else [written] if isinstance(written, str) else []:
+    class_names, meant = names.values(), blocks_of(loaded_names(context))
+    written = [(call, config_entry(call, "transformer_layer_cls_to_wrap")) for call in trainer_arguments(context)]
+    option = "fsdp_transformer_layer_cls_to_wrap"
+    passed = context.settings.hyperparameters.get(option) or context.settings.launcher.get(option)
+    loads = [call for call in context.trace.methods("from_pretrained") if call.reached and "Model" in call.name]
+    written += [(call, str(passed).split(",")) for call in loads[:1] if passed]
+    for call, entry in written:
+        for name in entry if isinstance(entry, list) else [entry] if isinstance(entry, str) else []:
             if meant and name not in meant:
                 yield Hit(call.module, call.node, {"written": name, "meant": " or ".join(sorted(meant))})
             elif not meant and name not in class_names:
@@ -229,7 +243,8 @@ _SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
 def _one_device_per_process(context: Context) -> Iterator[Hit]:
     sharded, accelerators = _shards(context), reached_accelerators(context)
     texts = context.text
-    severity: Severity = "warning" if accelerators or _SEVERAL.search(texts) else "info"
+    several = (context.settings.processes or 1) > 1
+    severity: Severity = "error" if several else "warning" if accelerators or _SEVERAL.search(texts) else "info"
     for call in context.trace.methods("from_pretrained"):
         device_map = call.argument("device_map")
         spreads = constant(device_map) in _SPREADING
@@ -240,6 +255,8 @@ def _one_device_per_process(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, argument_node(call, "device_map") or call.node, variant="sharded")
         elif call.reached and (spreads or fixed) and (accelerators or context.trainer) and not sharded:
             node = argument_node(call, "device_map") or call.node
+            if severity == "error" and fixed and "load_in_" not in texts:
+                severity = "warning"
             yield Hit(call.module, node, severity=severity, variant="spread" if spreads else "first")
 
 

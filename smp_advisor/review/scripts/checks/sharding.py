@@ -37,7 +37,7 @@ def shards(context: Context, *makers: Call) -> bool:
     plugins = ("fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins")
     plugin_values = [options(maker.argument(name)) for maker in makers for name in plugins]
     certain = any(values and all(isinstance(value, Result) for value in values) for values in plugin_values)
-    return certain or context.libraries.fsdp
+    return certain or context.libraries.fsdp or context.settings.shards_by_launcher
 
 
 def running(context: Context) -> Callable[[Call], bool]:
