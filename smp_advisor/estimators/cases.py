@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.cluster.table import instance as known_instance
+from smp_advisor.core.files import table
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.cells import configurations_of_cell, read_cell
 from smp_advisor.estimators.configuration import (
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from smp_advisor.review.reading.source import Span, Unresolved
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
+
+_FORMS: dict[str, Any] = table("smp_advisor.estimators", "data/forms.toml")
 
 SDK_2 = "estimator"
 SDK_3 = "model trainer"
@@ -214,22 +217,10 @@ class Terms:
 
 _IGNORED = ("entry_point", "hyperparameters", "distribution")
 """Arguments of ``PyTorch(...)`` that SDK 2.257 ignores with a recipe."""
-_OTHER_FORMS = {
-    r"\bhyp (?:create|init) hyp-[\w-]+job\b|\bhyperpod start-job\b": "paste its manifest or recipe",
-    r"\btune run\b": "torchtune's recipe has its strategy, and its configuration the batch: describe the job to advise",
-    r"\baws sagemaker create-training-job\b": "paste its request, the file of --cli-input-json",
-    r"\brecipes=[\w./-]+": "paste the YAML of the recipe",
-    r"\bJumpStartEstimator\(": "JumpStart has the script, its defaults and the instance: describe the job to advise",
-    r"\bRemoteExecutor\(": "check the function that it runs with check_script, and the job with @remote(...)",
-    r"\b(?:SFT|DPO|RLVR|RLAIF)Trainer\((?=[^()]*\bmodel_package_group)": "it is serverless, without a plan",
-    r"\b(?:SKLearn|XGBoost|Chainer|MXNet|RLEstimator)\(": "plans are for PyTorch and TensorFlow",
-    r"\bcreate_hyper_parameter_tuning_job\(": "paste the TrainingJobDefinition as a CreateTrainingJob request",
-}
-"""Other starts of jobs, and what to do instead."""
 
 
 def _refuse_other_forms(text: str) -> None:
-    for pattern, instead in _OTHER_FORMS.items():
+    for pattern, instead in _FORMS["other_forms"].items():
         if match := re.search(pattern, text):
             raise AdvisorError(f"The job is started by {match[0].rstrip('(')}, which is not read: {instead}.")
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.core.files import json_values
+from smp_advisor.core.files import json_values, table
 from smp_advisor.estimators.configuration import Gap, constant, inner_table, why_not
 from smp_advisor.libraries.library import library_with
 from smp_advisor.libraries.schema import schema
@@ -16,21 +16,12 @@ from smp_advisor.review.reading.values import Mapping, Value
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration, Setting
 
-_LAUNCH = {
-    "sagemaker_mpi_enabled": "mpi",
-    "sagemaker_mpi_num_of_processes_per_host": "processes_per_host",
-    "sagemaker_mpi_custom_mpi_options": "custom_mpi_options",
-    "sagemaker_torch_distributed_enabled": "torch_distributed",
-    "sagemaker_training_compiler_enabled": "compiler",
-    "sagemaker_training_compiler_debug_mode": "compiler_debug",
-    "sagemaker_pytorch_xla_multi_worker_enabled": "pytorchxla",
-    "sagemaker_distributed_dataparallel_enabled": "dataparallel",
-}
+_FORMS: dict[str, Any] = table("smp_advisor.estimators", "data/forms.toml")
 
 
 def read_toolkit_contract(configuration: Configuration) -> None:
     """Move settings that the SDK wrote into the hyperparameters to their place. The others are for the script."""
-    for key, name in _LAUNCH.items():
+    for key, name in _FORMS["toolkit"].items():
         setting = configuration.hyperparameters.get(key)
         if setting is not None:
             configuration.settings[name] = replace(setting, value=decoded(setting.value), key=key)

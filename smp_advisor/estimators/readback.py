@@ -11,6 +11,7 @@ from smp_advisor.arguments.amounts import digits_as_number
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import Instance, not_covered
 from smp_advisor.cluster.table import instance as known_instance
+from smp_advisor.core.files import table
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import count, inner_table, is_on, plain_of
 from smp_advisor.estimators.recipes import adapter_of
@@ -37,36 +38,16 @@ from smp_advisor.workload.model import Model
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
 
+_FORMS: dict[str, Any] = table("smp_advisor.estimators", "data/forms.toml")
+
 MODEL_IS_MISSING = "so memory is not checked: pass model=."
 """End of the sentence about a job without a model."""
 
-BATCH = (
-    *("batch_size", "train_batch_size", "per_device_train_batch_size", "per_gpu_train_batch_size"),
-    "batch_size_training",
-)
-SEQUENCE = (
-    *("sequence_length", "max_context_width", "block_size", "max_seq_length", "max_sequence_length", "max_seq_len"),
-    *("max_length", "model_max_length", "cutoff_len", "sequence_len", "seq_len"),
-)
-_MODEL_NAMES = (
-    *("model_id", "model_name_or_path", "hf_model_name_or_path", "model_name"),
-    *("base_model", "pretrained_model_name_or_path", "model_path", "pretrained_model_path", "model", "bert_model"),
-)
+BATCH: tuple[str, ...] = tuple(_FORMS["batch"])
+SEQUENCE: tuple[str, ...] = tuple(_FORMS["sequence"])
 _FAMILIES = ("llama", "mixtral", "mistral", "gpt_neox", "gptj", "gpt2")
 _OTHER_BLOCKS = ("llama4", "llama_v4")
 """Model types with blocks other than those of the family with the same prefix."""
-_SHAPE = {
-    "layers": ("num_layers", "num_hidden_layers", "n_layer"),
-    "hidden": ("hidden_width", "hidden_size", "n_embd"),
-    "heads": ("num_heads", "num_attention_heads", "n_head"),
-    "vocab": ("vocab_size",),
-    "kv_heads": ("num_key_value_heads",),
-    "ffn": ("llama_intermediate_size", "intermediate_size"),
-    "max_positions": ("max_context_width",),
-    "experts": ("num_local_experts",),
-    "experts_per_token": ("num_experts_per_tok",),
-}
-"""Fields of a shape, with their names as hyperparameters in AWS's samples and recipes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -339,10 +320,10 @@ def _number(configuration: Configuration, name: str) -> int | None:
 
 def _why_no_model(configuration: Configuration) -> str:
     values = {name: str(entry.value) for name, entry in configuration.hyperparameters.items()}
-    for name in _MODEL_NAMES:
+    for name in _FORMS["model_names"]:
         if name in values and not values[name].startswith(("/", ".", "s3:")):
             return f"names the model {values[name]!r:.80}, of which no shape is known"
-    if "model_type" in values and any(name in values for name in _SHAPE["layers"]):
+    if "model_type" in values and any(name in values for name in _FORMS["shape"]["layers"]):
         return f"has the model_type {values['model_type']!r:.80}, whose blocks no shape describes"
     return "does not describe the model"
 
@@ -355,7 +336,8 @@ def known_model(text: object) -> str:
 
 def _model(configuration: Configuration, inferred: list[str]) -> Model | None:
     """The model with the shape in the hyperparameters, as in AWS's samples and recipes, or with the name in them."""
-    own = [configuration.hyperparameters[name].value for name in _MODEL_NAMES if name in configuration.hyperparameters]
+    passed = configuration.hyperparameters
+    own = [passed[name].value for name in _FORMS["model_names"] if name in passed]
     for value, where in (*((value, "") for value in own), (configuration.get("script_model"), " in the script")):
         if name := known_model(value):
             model, head = model_from_name(name), configuration.get("script_head", "")
@@ -368,7 +350,7 @@ def _model(configuration: Configuration, inferred: list[str]) -> Model | None:
             return model
     shape: dict[str, Any] = {
         field: next((value for name in names if (value := _number(configuration, name))), None)
-        for field, names in _SHAPE.items()
+        for field, names in _FORMS["shape"].items()
     }
     if not (shape["layers"] and shape["hidden"] and shape["heads"]):
         return None

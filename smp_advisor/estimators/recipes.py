@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments.amounts import digits_as_number
 from smp_advisor.cluster.table import instances
+from smp_advisor.core.files import table
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
     SHARDS,
@@ -36,6 +37,8 @@ from smp_advisor.workload.adapter import Adapter
 
 if TYPE_CHECKING:
     from smp_advisor.workload.adapter import AdapterTargets
+
+_FORMS: dict[str, Any] = table("smp_advisor.estimators", "data/forms.toml")
 
 _RANK, _DROPOUT = 32, 0.1
 _TARGETS: dict[frozenset[str], AdapterTargets] = {
@@ -69,35 +72,8 @@ def adapter_of(configuration: Configuration, inferred: list[str]) -> Adapter | N
     )
 
 
-_SMP_PARAMETERS = {
-    "shard_degree": "hybrid_shard_degree",
-    "tensor_model_parallel_degree": "tensor_parallel_degree",
-    "expert_model_parallel_degree": "expert_parallel_degree",
-    "context_parallel_degree": "context_parallel_degree",
-    "activation_loading_horizon": "activation_loading_horizon",
-}
-"""Names in a recipe and those of the library."""
 _OF_PEFT = {"peft_type": "adapter", "rank": "adapter_rank", "dropout": "adapter_dropout"}
 _OF_PEFT |= {"target_modules": "adapter_targets"}
-_SMP_NAMES = {"num_hidden_layers": "num_layers", "hidden_size": "hidden_width", "num_attention_heads": "num_heads"}
-_SMP_SETTINGS = (
-    *("train_batch_size", "activation_checkpointing", "offload_activations", "delayed_param", "sharding_strategy"),
-    *("fp8", "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
-    *("vocab_size", "max_context_width", "model_type", "num_local_experts", "num_experts_per_tok"),
-)
-
-
-_NO_RECIPES = {
-    (
-        "training_cfg",
-    ): "it is a job of the HyperPod CLI, whose script is in its image: check the script with check_script",
-    ("cluster", "cluster_type", "recipes"): "it configures the launcher: paste the recipe that it names",
-    ("defaults",): "it is a configuration of Hydra{on_top}: paste the complete recipe",
-    ("model", "num_layers", "hidden_size", "num_hidden_layers"): (
-        "it is the configuration of a model alone, and has no trainer: pass it to Model.from_config"
-    ),
-}
-"""Other YAML files of HyperPod by one of their keys, and what to paste instead."""
 
 
 def _what_it_is(recipe: Mapping) -> str:
@@ -109,7 +85,7 @@ def _what_it_is(recipe: Mapping) -> str:
             f"it is a checkpointless configuration, which only changes {bases}: paste {bases}.yaml, which has"
             " the model and the trainer; what checkpointless recovery adds is not checked"
         )
-    kinds = (text for names, text in _NO_RECIPES.items() if keys & set(names))
+    kinds = (row["text"] for row in _FORMS["no_recipes"].values() if keys & set(row["keys"]))
     text = next(kinds, "a recipe is a mapping with trainer and model")
     return text.format(on_top=f" on top of {bases}" if bases else "")
 
@@ -123,10 +99,10 @@ def configuration_of_smp_recipe(recipe: Mapping) -> Configuration:
     configuration.tables |= {"trainer": trainer, "model": model}
     configuration.take(trainer, "devices", "processes_per_host")
     configuration.take(trainer, "num_nodes", "instance_count")
-    for key, name in _SMP_PARAMETERS.items():
+    for key, name in _FORMS["recipe_parameters"].items():
         configuration.take_single(model, key, configuration.parameters, name)
-    for key in _SMP_SETTINGS:
-        configuration.take_single(model, key, configuration.hyperparameters, _SMP_NAMES.get(key, key))
+    for key in _FORMS["recipe_settings"]:
+        configuration.take_single(model, key, configuration.hyperparameters, _FORMS["recipe_names"].get(key, key))
     precision = trainer.entries.get("precision")
     if precision is not None and isinstance(precision.value, Constant):
         # Lightning's names of precisions

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import table
 from smp_advisor.estimators.configuration import Configuration, Gap, Setting, constant, inner_table, why_not
 from smp_advisor.estimators.launchers import choose_library, decoded, read_distribution, read_toolkit_contract
 from smp_advisor.estimators.terms import image_name
@@ -14,22 +15,19 @@ from smp_advisor.review.reading.values import Collection, Constant, Mapping, Ope
 if TYPE_CHECKING:
     from smp_advisor.review.reading.trace import Call
 
+_FORMS: dict[str, Any] = table("smp_advisor.estimators", "data/forms.toml")
+
 _DRIVERS = {"Torchrun": "torch_distributed", "MPI": "mpi"}
 ESTIMATORS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "HuggingFace": "huggingface", "Estimator": "pytorch"}
 """Classes and the framework of each."""
 
-_TAKEN = (
-    *("instance_type", "instance_count", "image_uri", "use_spot_instances", "debugger_hook_config", "disable_profiler"),
-    *("framework_version", "py_version", "transformers_version", "pytorch_version", "tensorflow_version"),
-    *("entry_point", "source_dir", "git_config"),
-)
 _OLDER_NAMES = {"train_instance_type": "instance_type", "train_instance_count": "instance_count"}
 
 
 def configuration_of_estimator(name: str, call: Mapping, *, sure: bool = True) -> Configuration:  # noqa: C901 - a list
     configuration = Configuration("estimator", f"{name}(...)", call.span, framework=ESTIMATORS[name], sure=sure)
     configuration.tables["estimator"] = call
-    for key in _TAKEN:
+    for key in _FORMS["taken"]:
         configuration.take(call, key)
     _take_address(configuration, call, "image_uri")
     for older, key in _OLDER_NAMES.items():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.containers import Container, containers, containers_of, image_at, repositories
+from smp_advisor.core.files import table
 from smp_advisor.estimators.configuration import constant, count, inner_table
 from smp_advisor.libraries.job_rules import LOCAL, JobTerms
 from smp_advisor.libraries.version import facts, images, release
@@ -15,6 +16,8 @@ from smp_advisor.review.reading.values import Collection, Constant, Mapping, Res
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.review.reading.source import Span
+
+_FORMS: dict[str, Any] = table("smp_advisor.estimators", "data/forms.toml")
 
 __all__ = ["LOCAL", "container_of", "image_name", "is_version", "known_pairs", "library_version", "nearest_pair"]
 __all__ += ["span_of_term", "terms_of", "version_of_older_pair"]
@@ -118,33 +121,6 @@ def container_of(
     return max(rows, key=lambda row: release(row.framework_version), default=None)
 
 
-_PLACES: dict[str, dict[str, tuple[str, ...]]] = {
-    "estimator": {
-        "spot": ("", "use_spot_instances", "train_use_spot_instances"),
-        "max_run_seconds": ("", "max_run", "train_max_run"),
-        "max_wait_seconds": ("", "max_wait", "train_max_wait"),
-        "checkpoints": ("", "checkpoint_s3_uri"),
-        "keep_alive_seconds": ("", "keep_alive_period_in_seconds"),
-        "network": ("", "subnets"),
-    },
-    "model trainer": {
-        "spot": ("compute", "enable_managed_spot_training"),
-        "max_run_seconds": ("stopping_condition", "max_runtime_in_seconds"),
-        "max_wait_seconds": ("stopping_condition", "max_wait_time_in_seconds"),
-        "checkpoints": ("", "checkpoint_config"),
-        "keep_alive_seconds": ("compute", "keep_alive_period_in_seconds"),
-        "network": ("networking", "subnets"),
-    },
-    "request": {
-        "spot": ("", "EnableManagedSpotTraining"),
-        "max_run_seconds": ("StoppingCondition", "MaxRuntimeInSeconds"),
-        "max_wait_seconds": ("StoppingCondition", "MaxWaitTimeInSeconds"),
-        "checkpoints": ("", "CheckpointConfig"),
-        "keep_alive_seconds": ("ResourceConfig", "KeepAlivePeriodInSeconds"),
-        "network": ("", "VpcConfig"),
-    },
-}
-"""For each form, the table that has a term, and the term's names there."""
 _LAUNCHERS = ("mpi", "torch_distributed", "pytorchxla", "pytorchddp", "dataparallel", "parameter_server", "driver")
 
 
@@ -153,8 +129,8 @@ def terms_of(configuration: Configuration) -> JobTerms:
     kind = configuration.get("instance_type")
     form, home = configuration.form, _home(configuration)
     terms: dict[str, Any] = {"file_system": bool(configuration.get("file_system"))}
-    if form in _PLACES and home is not None and (form != "request" or "AlgorithmSpecification" in home.entries):
-        for term, (section, *names) in _PLACES[form].items():
+    if home is not None and (form != "request" or "AlgorithmSpecification" in home.entries):
+        for term, (section, *names) in _FORMS["places"].get(form, {}).items():
             table = _section(home, section) if section else home
             if term == "max_wait_seconds":
                 terms["waits"] = _present(home, section) if table is None else _present(table, *names)
@@ -205,11 +181,11 @@ def span_of_term(configuration: Configuration, term: str) -> Span | None:
     if term in configuration.settings:
         return configuration.settings[term].span
     home = _home(configuration)
-    if home is None or configuration.form not in _PLACES:
+    if home is None or configuration.form not in _FORMS["places"]:
         return None
     if term == "file_system":
         return home.entries["InputDataConfig"].span if "InputDataConfig" in home.entries else None
-    places = _PLACES[configuration.form]
+    places = _FORMS["places"][configuration.form]
     section, *names = places.get("spot" if term == "checkpoints" else term, ("",))
     table = home if not section else _section(home, section)
     written = (name for name in names if table is not None and name in table.entries)

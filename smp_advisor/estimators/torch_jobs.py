@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.core.files import json_values
+from smp_advisor.core.files import json_values, table
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
     OF_ACCELERATE,
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.documents import Siblings
     from smp_advisor.review.reading.source import Source, Span
+
+_FORMS: dict[str, Any] = table("smp_advisor.estimators", "data/forms.toml")
 
 _DEEPSPEED = ("deepspeed", "deepspeed_config", "ds_config", "deepspeed_config_file")
 _SHARDS = ("enable_fsdp", "use_fsdp")
@@ -245,14 +247,6 @@ def _take_file(configuration: Configuration, name: str, source: Source | None, s
         configuration.hyperparameters.setdefault(key, Setting(value, span))
 
 
-_UNREAD = {
-    ".py": "the strategy and the settings in its code",
-    ".sh": "the script that it starts, and its options",
-    ".json": "the ZeRO stage, offloading, batch and precision",
-    ".txt": "the packages that the job installs",
-    "accelerate": "the strategy and the precision that accelerate launches",
-}
-"""Settings that are unknown without a file, by its suffix or for accelerate; otherwise those of the trainer."""
 BESIDE = "beside"
 """In place of what is unknown: the file is next to the text, and not in the source folder."""
 _COMPUTED = re.compile(r"^.*[$)}`][^/]*/")
@@ -279,7 +273,7 @@ def _named(
     plain_path = bool(path.suffix) and not path.is_absolute() and not re.search(r"[$*{:\s]", name)
     if text is None and local and not elsewhere and plain_path and siblings.complete():
         kind = "accelerate" if option in _OF_ACCELERATE else path.suffix
-        unread = _UNREAD.get(kind, "the batch, sequence length and precision in it")
+        unread = _FORMS["unread"].get(kind, "the batch, sequence length and precision in it")
         unread = BESIDE if kind == ".py" and siblings.source(name) is not None else unread
         configuration.missing.append(Gap(name, f"{setting.key or 'The text'} names {name}: {unread}", setting.span))
     return text
@@ -359,13 +353,6 @@ def _of_settings(configuration: Configuration, siblings: Siblings, script: Scrip
     return None
 
 
-_UNPLANNED = {
-    "config_file": _BESIDE,
-    "mixed_precision": "the precision is known when the job runs",
-    "use_megatron_lm": "no library here has its tensor and pipeline parallelism",
-    "use_parallelism_config": "no library here has its other kinds of parallelism",
-}
-"""Options of ``accelerate launch`` without a plan, those of the first two if the shell computes them."""
 _STAGES = {"zero_stage", "ACCELERATE_DEEPSPEED_ZERO_STAGE", "config_file", "distributed_type"}
 
 
@@ -376,7 +363,7 @@ def _of_launcher(configuration: Configuration, siblings: Siblings, script: Scrip
     launch = {name: names[name] for name in names if name.startswith(OF_ACCELERATE)} | configuration.get("launcher", {})
     if (half := launch.get("mixed_precision", launch.get("ACCELERATE_MIXED_PRECISION"))) in ("bf16", "fp16"):
         configuration.hyperparameters.setdefault(half, Setting(value=True))
-    for name, why in _UNPLANNED.items():
+    for name, why in _FORMS["unplanned"].items():
         if name == "config_file" and "distributed_type" in launch:
             continue  # it was found
         if "$" in str(chosen := launch.get(name, "")) or is_on(chosen):

@@ -94,10 +94,10 @@ def channels(case: Case) -> Iterator[Hit]:
     variables = environment.entries if environment is not None else {}
     spelled = {name.upper() for name in given}
     there = f"the channels {', '.join(sorted(given))}" if given else "no channel"
-    for name in sorted(case.script.channels - spelled) if case.script is not None else ():
-        if (variable := f"SM_CHANNEL_{name}") not in variables:
-            values = {"named": variable, "right": there, "kind": case.script.name}
-            yield case.hit("EST514", "no channel", "entry_point", **values)
+    script = case.script
+    for name in sorted(script.channels - spelled) if script is not None else ():
+        if script is not None and (variable := f"SM_CHANNEL_{name}") not in variables:
+            yield case.hit("EST514", "no channel", "entry_point", named=variable, right=there, kind=script.name)
     for setting in configuration.hyperparameters.values():
         path = str(setting.value).removeprefix(_INPUTS)
         folder = path.partition("/")[0]
