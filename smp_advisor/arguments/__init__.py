@@ -262,23 +262,11 @@ def hint(name: str, keywords: Collection[str], value: Any = None, spelled: Calla
 
 
 _ASSIGNED = re.compile(r"(?<![\w.-])([a-z][a-z_0-9]*)=(?:'([^']*)'|([\w.-]+))")
-_PHRASES = {
-    "Cluster.custom(...)": "[hardware] of smp_advisor.toml",
-    "advice.quota_cell()": "the export of quota",
-    "advice.after(failure)": "why with the saved advice",
-    "advice.compare_clusters": "compare",
-    "advice.permissions_cell()": "the export of permissions",
-    "advice.cell()": "the export of the job",
-    "advice.monitoring_cell()": "the export of monitoring",
-    "pass plan and cluster to smp_advisor.estimate": "run estimate with its plan and cluster",
-    "advice.cell(spot=False)": "the export of the job without spot",
-    "the fields of Job and Plan": "the settings of jobs and plans",
-}
 
 
 def without_python(text: str) -> str:
     """Return a sentence without calls of Python, which neither the command line nor the tools of assistants have."""
-    for words, instead in _PHRASES.items():
+    for words, instead in data_file("arguments", "phrases").items():
         text = text.replace(words, instead)
     return text
 
