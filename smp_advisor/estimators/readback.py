@@ -336,8 +336,8 @@ def known_model(text: object) -> str:
 
 def _model(configuration: Configuration, inferred: list[str]) -> Model | None:
     """The model with the shape in the hyperparameters, as in AWS's samples and recipes, or with the name in them."""
-    passed = configuration.hyperparameters
-    own = [passed[name].value for name in _FORMS["model_names"] if name in passed]
+    settings = configuration.hyperparameters
+    own = [settings[name].value for name in _FORMS["model_names"] if name in settings]
     for value, where in (*((value, "") for value in own), (configuration.get("script_model"), " in the script")):
         if name := known_model(value):
             model, head = model_from_name(name), configuration.get("script_head", "")

@@ -247,8 +247,8 @@ def _take_file(configuration: Configuration, name: str, source: Source | None, s
         configuration.hyperparameters.setdefault(key, Setting(value, span))
 
 
-BESIDE = "beside"
-"""In place of what is unknown: the file is next to the text, and not in the source folder."""
+BESIDE = "next to it"
+"""Instead of what is unknown: the file is next to the text, and not in the source folder."""
 _COMPUTED = re.compile(r"^.*[$)}`][^/]*/")
 _OF_ACCELERATE = ("--config_file", "ACCELERATE_CONFIG")
 

@@ -87,22 +87,22 @@ def places(case: Case) -> Iterator[Hit]:
 def channels(case: Case) -> Iterator[Hit]:
     """EST514: channels that the script or a path in the text needs, and the job does not have."""
     configuration = case.configuration
-    given = configuration.get("channels")
-    if given is None:
+    names = configuration.get("channels")
+    if names is None:
         return
     environment = inner_table(configuration.tables.get("estimator"), "environment")
     variables = environment.entries if environment is not None else {}
-    spelled = {name.upper() for name in given}
-    there = f"the channels {', '.join(sorted(given))}" if given else "no channel"
+    spelled = {name.upper() for name in names}
+    listed = f"the channels {', '.join(sorted(names))}" if names else "no channel"
     script = case.script
     for name in sorted(script.channels - spelled) if script is not None else ():
         if script is not None and (variable := f"SM_CHANNEL_{name}") not in variables:
-            yield case.hit("EST514", "no channel", "entry_point", named=variable, right=there, kind=script.name)
+            yield case.hit("EST514", "no channel", "entry_point", named=variable, right=listed, kind=script.name)
     for setting in configuration.hyperparameters.values():
         path = str(setting.value).removeprefix(_INPUTS)
         folder = path.partition("/")[0]
-        if path != str(setting.value) and folder and folder not in given:
-            hit = case.hit("EST514", "no folder", named=str(setting.value), right=there)
+        if path != str(setting.value) and folder and folder not in names:
+            hit = case.hit("EST514", "no folder", named=str(setting.value), right=listed)
             yield replace(hit, span=setting.span or hit.span)
 
 
@@ -202,12 +202,12 @@ _CHECKPOINTS = 3
 def outputs(case: Case) -> Iterator[Hit]:
     """EST515: checkpoints that are not where the job copies them, or do not fit on its volume."""
     received, terms, model = case.script, terms_of(case.configuration), case.back.model
-    call, passed = case.configuration.tables.get("estimator"), case.configuration.hyperparameters
+    call, settings = case.configuration.tables.get("estimator"), case.configuration.hyperparameters
     # Trainer saves by default; the example scripts of transformers have its arguments as options.
-    of_git = "git_config" in case.configuration.settings and {"output_dir", "num_train_epochs"} <= passed.keys()
-    out = str(passed["output_dir"].value) if of_git else received.checkpoints_in if received is not None else ""
+    of_git = "git_config" in case.configuration.settings and {"output_dir", "num_train_epochs"} <= settings.keys()
+    out = str(settings["output_dir"].value) if of_git else received.checkpoints_in if received is not None else ""
     reported = received is not None and any(finding.id == "SMP005" for finding in received.report)
-    saves = "save_strategy" not in passed or passed["save_strategy"].value != "no"
+    saves = "save_strategy" not in settings or settings["save_strategy"].value != "no"
     if call is not None and saves and out.startswith(MODEL_DIR) and not (terms.checkpoints or reported):
         yield case.hit("EST515", "in the model", script=str(case.configuration.get("entry_point")))
     if received is None or call is None:

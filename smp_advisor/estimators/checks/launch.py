@@ -168,7 +168,7 @@ def files(case: Case) -> Iterator[Hit]:
     """EST513: files that the job names and that are not there."""
     for gap in case.configuration.missing:
         reference, _, unread = gap.why.partition(": ")
-        hit = case.hit("EST513", "beside" if unread == BESIDE else "", named=reference, unread=unread)
+        hit = case.hit("EST513", "next to it" if unread == BESIDE else "", named=reference, unread=unread)
         yield replace(hit, span=gap.span or case.configuration.span)
     if problem := case.configuration.get("no_python"):
         yield case.hit("EST514", "no Python", "entry_point", named=problem)

@@ -208,14 +208,14 @@ def config_entry(call: Call, name: str) -> Any:
 def loaded_names(context: Context) -> set[str]:
     """Return the names of the models that the script loads, also by an option that the job passes."""
     passes = bool(context.settings.hyperparameters)
-    known = Conditions(context.settings, defaults=passes, tests=context.trace.tests).known
+    conditions = Conditions(context.settings, defaults=passes, tests=context.trace.tests)
     values = [
         call.argument("pretrained_model_name_or_path", 0) if call.method else call.argument("model", 0)
         for call in context.trace.calls
         if call.reached and not re.search("[Tt]okenizer|Processor|Config", call.name)
         if call.method == "from_pretrained" or call.called.endswith("Trainer")
     ]
-    names = [known(value) for value in values if value is not None]
+    names = [conditions.known(value) for value in values if value is not None]
     return {name.rpartition("/")[2].lower() for name in names if isinstance(name, str)}
 
 
@@ -225,9 +225,9 @@ def _class_of_the_model(context: Context) -> Iterator[Hit]:
     class_names, meant = names.values(), blocks_of(loaded_names(context))
     written = [(call, config_entry(call, "transformer_layer_cls_to_wrap")) for call in trainer_arguments(context)]
     option = "fsdp_transformer_layer_cls_to_wrap"
-    passed = context.settings.hyperparameters.get(option) or context.settings.launcher.get(option)
+    classes = context.settings.hyperparameters.get(option) or context.settings.launcher.get(option)
     loads = [call for call in context.trace.methods("from_pretrained") if call.reached and "Model" in call.name]
-    written += [(call, str(passed).split(",")) for call in loads[:1] if passed]
+    written += [(call, str(classes).split(",")) for call in loads[:1] if classes]
     for call, entry in written:
         for name in entry if isinstance(entry, list) else [entry] if isinstance(entry, str) else []:
             if meant and name not in meant:
