@@ -33,6 +33,8 @@ class Job:
     """Version of the SageMaker SDK whose contract holds."""
     command: tuple[str, ...] = ()
     """Arguments of the script, where the job has a command of its own: hyperparameters then are not passed."""
+    entry: str = ""
+    """File or module that the command starts, from the folder of the code."""
     has_command: bool = False
     is_module: bool = False
     """Whether the command starts the script as a module of its package."""

@@ -75,12 +75,13 @@ def not_rehearsed(stage: Stage) -> str:
             return f"nothing is trained without {absent[0]}"
         return verdict["text"] if verdict and verdict["code"] in ("heavy", "guard") else ""
     error = failure[1]
+    if _OF_ABSENT.search(error["text"]):
+        absent = not_installed(stage) or ["a value of a stand-in"]
+        return f"the training needs {absent[0]}, which is not here ({error['name']}: {error['text'][:120]})"
     if error["name"] == "NotRehearsed":
         return str(error["text"])
     if error["module"] and error["name"] == "ModuleNotFoundError":
         return f"the module {error['module']!r} is not installed here"
-    if _OF_ABSENT.search(error["text"]):
-        return f"a stand-in returns nothing that the script can use ({error['name']}: {error['text'][:120]})"
     lacks = error["name"].endswith(("ModuleNotFoundError", "ImportError")) and _LACKED.search(error["text"])
     if lacks or (error["of_library"] and "pip install" in error["text"]):
         return f"a package is not installed here ({error['text'][:120]})"

@@ -90,7 +90,8 @@ def _of_command(text: str) -> dict[str, Any]:
         after = start[len(around_the_script(start, modules=True)[0]) + 1 :]
     launches, is_module = bool(entry) and starts_processes(before), bool(entry) and not entry.endswith(".py")
     return {
-        "command": tuple(after if entry else words), "has_command": True, "launches": launches, "is_module": is_module,
+        "command": tuple(after if entry else words), "entry": entry, "has_command": True,
+        "launches": launches, "is_module": is_module,
         "launcher": "mpirun" if {Path(word).name for word in before} & {"mpirun", "mpiexec"} else "torchrun",
     }  # fmt: skip
 

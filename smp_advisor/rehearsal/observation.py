@@ -12,6 +12,7 @@ import math
 import os
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,7 +191,11 @@ def _loaders(observer: Observer) -> None:
             chosen += ["batch_size", "shuffle", "sampler", "drop_last"]
             if batch_size is not None:  # batch normalization requires two samples
                 size = min(batch_size, observer.options["batch_most"] or batch_size)
-                bound["batch_size"] = max(min(2, size), int(size * observer.options.get("batch_times", 1)))
+                size = max(min(2, size), int(size * observer.options.get("batch_times", 1)))
+                with suppress(TypeError, NotImplementedError):  # a few rows of the real data fill no batch
+                    rows = len(bound.get("sampler") or bound["dataset"])
+                    size = max(1, rows) if bound.get("drop_last") and rows < size else size
+                bound["batch_size"] = size
         original(self, **{name: bound[name] for name in chosen if name in bound})
         self.rehearsed = next(numbers)
         try:

@@ -54,8 +54,9 @@ def run(rank: int, events: int, log: int, shared: Any, values: dict[str, Any]) -
     # The streams of the parent are closed, and their numbers belong to others soon.
     loggers = [logging.getLogger(), *map(logging.getLogger, logging.Logger.manager.loggerDict)]
     for handler in {handler for logger in loggers for handler in logger.handlers}:
-        if isinstance(handler, logging.StreamHandler):
-            vars(handler)["stream"] = sys.stderr
+        # One without a stream yet, and one of a file, closes its own.
+        if isinstance(handler, logging.StreamHandler) and handler.stream is not None:
+            vars(handler)["stream"] = None if isinstance(handler, logging.FileHandler) else sys.stderr
     faulthandler.enable(file=2)
     code, script = Path(values["code"]), values["options"]["script"]
     os.environ.update(values["variables"])

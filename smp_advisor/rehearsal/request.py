@@ -81,7 +81,10 @@ def copied(script: Any, extra: dict[str, Any], folder: Path, job: Job) -> Code:
     relative_imports = [len(dots) for dots in _RELATIVE.findall(source.text)]
     is_module = job.is_module or (bool(relative_imports) and not job.is_given)  # nothing else starts it
     home = top = home.resolve() if entry.is_relative_to(home.resolve()) else entry.parent
-    if not extra.get("source_dir"):
+    in_command = Path(job.entry).parts
+    if len(in_command) > 1 and entry.parts[-len(in_command) :] == in_command:
+        home = top = entry.parents[len(in_command) - 1]
+    elif not extra.get("source_dir"):
         spec = find_spec(home.name) if home.name in _ROOTS.findall(source.text) else None
         locations = [*map(Path, spec.submodule_search_locations or ())] if spec else [home]  # where its parent is
         own = home.name in _ROOTS.findall(source.text) and home in locations
@@ -92,6 +95,7 @@ def copied(script: Any, extra: dict[str, Any], folder: Path, job: Job) -> Code:
     count = 0
     for place, folders, files in os.walk(top):  # of a package, without its siblings
         folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith(".")]
+        (folder / Path(place).relative_to(home)).mkdir(parents=True, exist_ok=True)
         for name in sorted(files):
             path = Path(place, name)
             if path.is_symlink() or not path.is_file() or path.stat().st_size > _MOST_FILE_BYTES:
@@ -100,7 +104,6 @@ def copied(script: Any, extra: dict[str, Any], folder: Path, job: Job) -> Code:
             if count > _MOST_FILES:
                 break
             target = folder / path.relative_to(home)
-            target.parent.mkdir(parents=True, exist_ok=True)
             with suppress(OSError):  # of another account, or outside of the folders of a tool
                 target.write_bytes(read_bytes(path, _MOST_FILE_BYTES))
     relative = entry.relative_to(home)
@@ -116,7 +119,7 @@ def request_of(
     texts = _reached(code)
     code_text = "\n".join(texts)
     required = [name.lower() for name in _CHANNEL.findall(code_text)]
-    places: dict[str, str | None] = {name: None for name in required if name in (job.channels or required)}
+    places: dict[str, str | None] = dict.fromkeys(job.channels or required)
     try:
         tree = ast.parse(code.text)
     except SyntaxError as error:

@@ -157,7 +157,8 @@ def _judged(code: prepare.Code, job: Job, processes: int, recorded: dict[str, An
     findings += [*judge.apart(first), *judge.alone(first), *judge.training(first)]
     names = bool(re.search("checkpoint|ckpt", code.text, re.IGNORECASE))  # it may save later than the run lasts
     findings += judge.saves(first, keeps_checkpoints=job.keeps_checkpoints, names_checkpoints=names)
-    findings += judge.loaded(first)
+    unwraps = "def model_fn" not in code.text  # with which the endpoint loads what is saved
+    findings += [entry for entry in judge.loaded(first) if unwraps or "begins with" not in entry.text]
     findings += _of_further(stages, job, recorded["differing"], skipped)
     # Consequences of a finding are not findings.
     if any(entry.kind in ("same batches", "no group") for entry in findings):

@@ -64,11 +64,6 @@ def clean_environment() -> dict[str, str]:
     return {n: v for n, v in os.environ.items() if n in _VARIABLES or n.startswith(_PREFIXES)}
 
 
-def can_confine() -> bool:
-    """Return whether this system lets an ordinary process make the namespaces."""
-    return sys.platform == "linux" and _succeeds(lambda: _in_namespaces({}, 1 << 20, lambda: None))
-
-
 def confined(
     work: Callable[[Path], Any], *, shown: Mapping[str, Path], size_bytes: int, allow_unconfined: bool = False
 ) -> Confined:
@@ -91,16 +86,22 @@ def confined(
         Namespaces are refused and `allow_unconfined` is false, or the process ended without a result.
     """
     environment = clean_environment()
-    if can_confine():
+    if sys.platform == "linux":
         file = os.memfd_create("result")
-        if not _succeeds(
-            lambda: _in_namespaces(shown, size_bytes, lambda: _answer(file, work(Path("/"))), environment)
-        ):
-            raise ProfileError("The confined process ended before its work was done.")
+
+        def begin() -> None:
+            os.write(file, b"\n")
+            _answer(file, work(Path("/")))
+
+        is_done = _succeeds(lambda: _in_namespaces(shown, size_bytes, begin, environment))
         with os.fdopen(file, "rb") as stream:
             stream.seek(0)
-            answer = json.loads(stream.read())
-        return Confined(answer["result"], () if answer["is_hidden"] else (RECORDS,))
+            data = stream.read()
+        if is_done:
+            answer = json.loads(data)
+            return Confined(answer["result"], () if answer["is_hidden"] else (RECORDS,))
+        if data:  # namespaces are not refused
+            raise ProfileError("The confined process ended before its work was done.")
     if not allow_unconfined:
         raise ProfileError(
             f"This system refuses namespaces, so the script could reach {UNCONFINED}: pass allow_unconfined=True if "

@@ -208,12 +208,19 @@ log.init(project="x").log({"accuracy": measured([1, 0])})
 import wandb
 run = wandb.init(config={"batch": 4})
 assert wandb.config.batch == run.config["batch"] == 4 and repr(wandb.config.rate) == "Nothing"
+from sagemaker_training import environment
+assert environment.Environment().model_dir == "/opt/ml/model" and os.path.isdir("results")
+import torch
+torch.nn.Linear(2, 2).load_state_dict(torch.hub.load_state_dict_from_url("https://example.com/a.pth")["model"])
 """
 
 
 @pytest.mark.usefixtures("first_stage")
-def test_packages_that_only_report_are_named_and_left_out():
-    done = rehearse(ABSENT + CORRECT["ddp"])
+def test_packages_that_only_report_are_named_and_left_out(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "results").mkdir()
+    (tmp_path / "src/train.py").write_text("import os\n" + ABSENT + CORRECT["ddp"])
+    done = rehearse(tmp_path / "src/train.py", "torchrun --nproc_per_node=2 src/train.py")
     assert (done.findings, done.updates) == ((), 6), done
     assert any(text.startswith("wandb_of_another_name: not installed here") for text in done.stand_ins)
 

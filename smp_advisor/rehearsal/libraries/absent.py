@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
+import os
 import sys
 import types
 from importlib.abc import Loader, MetaPathFinder
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 _IMPORTING = ("<frozen importlib", str(Path(importlib.util.__file__).parent), str(Path(__file__).parent))
 _REPORTING = data_file("rehearsal", "stand_ins")["reporting"]
+_TOOLKITS = ("sagemaker_training", "sagemaker_containers", "sagemaker_inference")
+"""Packages of the images themselves, by which a script reads its environment."""
 _GUARDS = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
 
 
@@ -42,9 +46,9 @@ class NotInstalled:
         return NotInstalled()
 
     def _refuse(self, *_: object) -> Any:
-        raise NotRehearsed("the script depends on a package that is not installed here")
+        raise NotRehearsed("NotInstalled")
 
-    __eq__ = __bool__ = __mro_entries__ = _refuse
+    __eq__ = __bool__ = __len__ = __mro_entries__ = _refuse
     __hash__ = object.__hash__
     __enter__, __instancecheck__ = Nothing.__enter__, Nothing.__instancecheck__
     __exit__, __call__ = Nothing.__exit__, Nothing.__call__
@@ -93,11 +97,16 @@ class _Finder(MetaPathFinder, Loader):
         is_there = root != fullname and not isinstance(sys.modules.get(root), Module)  # it lacks that part only
         if is_there or _is_guarded(frame):
             return None
-        more = "" if root in _REPORTING else ", and used for nothing that the training needs"
+        more = "" if root in (*_REPORTING, *_TOOLKITS) else ", and used for nothing that the training needs"
         self.observer.stand_in(f"{root}: not installed here{more}")
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        if spec.name.partition(".")[0] in _TOOLKITS:
+            environment = types.SimpleNamespace(**json.loads(os.environ["SM_TRAINING_ENV"]))
+            read: Any = lambda: environment  # noqa: E731 - the module `environment` too
+            read.Environment = read.training_env = read
+            return Module(spec.name, lambda _: read)
         make = Nothing if spec.name.partition(".")[0] in _REPORTING else NotInstalled
         return Module(spec.name, lambda _: make())
 

@@ -172,8 +172,9 @@ def _timm(observer: Observer, module: Any) -> None:
 
 def _diffusers(observer: Observer, module: Any) -> None:
     def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
-        if "block_out_channels" in options:
-            options["block_out_channels"] = tuple(32 for _ in options["block_out_channels"])
+        default = inspect.signature(original).parameters.get("block_out_channels")
+        if widths := options.get("block_out_channels", default and default.default):
+            options["block_out_channels"] = tuple(32 for _ in widths)
         original(self, *arguments, **options)
 
     def from_pretrained(original: Any, cls: Any, name: Any, *arguments: Any, **options: Any) -> Any:

@@ -79,7 +79,8 @@ def columns_for(name: str, observer: Observer) -> dict[str, list[Any]]:
         of_script = [column for column in _TABLES["texts"] if column in named]
         names = of_script or ([] if columns else ["text"])
     if {"messages", "chosen", "prompt"}.isdisjoint([*names, *columns]):
-        columns = [*columns, "label", *(["idx"] if "idx" in named else [])]
+        has_label = "label" in named or "labels" not in named  # which a script makes itself of other columns
+        columns = [*columns, *(["label"] if has_label else []), *(["idx"] if "idx" in named else [])]
     return {column: _values(column, texts) for column in [*names, *columns]}
 
 

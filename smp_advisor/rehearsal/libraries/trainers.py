@@ -123,7 +123,7 @@ def _trainer(observer: Observer, kind: Any) -> None:
                 if observer.options["keeps"] and options.get("max_steps", -1) == -1 and hasattr(callback, "strict"):
                     callback.strict = False
         options.update(
-            max_steps=steps, accelerator="cpu", enable_progress_bar=False,
+            max_steps=steps, accelerator="cpu",
             logger=False if options.get("logger") is False else quiet(),
             precision="32-true", devices=_devices(observer, options), num_nodes=observer.options["nodes"],
             limit_val_batches=min(2, options.get("limit_val_batches") or 2), num_sanity_val_steps=0,
