@@ -232,29 +232,34 @@ def test_experts_that_are_one_weight_are_divided_evenly():
     assert "shard_placement_fn" not in files_of(CASES["FSDP2, hybrid"])[0]["train.py"]
 
 
-def test_jobs_continue_after_a_full_disk_a_kill_during_a_save_and_on_nodes_without_a_shared_disk(tmp_path):
+@pytest.mark.parametrize("shared", [True, pytest.param(False, marks=pytest.mark.release)])  # as `FSDP2` resumes
+def test_jobs_continue_after_a_full_disk_a_kill_during_a_save_and_on_nodes_without_a_shared_disk(tmp_path, shared):
     """Each node saves its part and the mark, and has the parts of all after SageMaker's download from S3."""
     files, _ = files_of(Resumed("gpt_neox", {"library": "fsdp"}))
     ten = {"max_steps": 10, "gradient_accumulation_steps": 1}
     eight, own = ten | {"max_steps": 8}, {"checkpoint_directory": "checkpoints"}
+    stages = {
+        "disk full": steps_of(2, **ten) | faults_of({"full": ["step-6"]}),
+        "killed": steps_of(2, **ten) | faults_of({"killed": "step-8"}) | {"keeps": True},
+        "continued": steps_of(1, **eight) | {"keeps": True},
+    }
+    of_nodes = {
+        "two nodes": steps_of(2, **ten | own | {"max_steps": 6}) | faults_of({"nodes": True}) | {"nodes": 2},
+        "one node": steps_of(1, **eight | own) | faults_of({"merged": True}) | {"keeps": True},
+    }
     jobs = run_stages(
         {**files, "train.py": FAULTY + files["train.py"]},
-        {
-            "disk full": steps_of(2, **ten) | faults_of({"full": ["step-6"]}),
-            "killed": steps_of(2, **ten) | faults_of({"killed": "step-8"}) | {"keeps": True},
-            "continued": steps_of(1, **eight) | {"keeps": True},
-            "two nodes": steps_of(2, **ten | own | {"max_steps": 6}) | faults_of({"nodes": True}) | {"nodes": 2},
-            "one node": steps_of(1, **eight | own) | faults_of({"merged": True}) | {"keeps": True},
-        },
+        stages if shared else of_nodes,
         channels={"train": data_of("gpt_neox", tmp_path)},
     )
     texts = {name: "\n".join(line for rank in job["ranks"] for line in rank["log"]) for name, job in jobs.items()}
-    assert "No space left on device" in texts["disk full"]
-    assert jobs["killed"]["failed"]
-    assert any(path.startswith("step-4/") for path, _ in jobs["disk full"]["checkpoints"])
-    for name in ("continued", "one node"):
-        assert "resumed from step 6" in texts[name]
-    assert list(losses_of(jobs["continued"])) == [7, 8]
-    assert len(losses_of(jobs["two nodes"])) == 6
-    assert list(losses_of(jobs["one node"])) == [7, 8]
-    assert "lacks files" not in texts["two nodes"]
+    last = "continued" if shared else "one node"
+    assert "resumed from step 6" in texts[last]
+    assert list(losses_of(jobs[last])) == [7, 8]
+    if shared:
+        assert "No space left on device" in texts["disk full"]
+        assert jobs["killed"]["failed"]
+        assert any(path.startswith("step-4/") for path, _ in jobs["disk full"]["checkpoints"])
+    else:
+        assert len(losses_of(jobs["two nodes"])) == 6
+        assert "lacks files" not in texts["two nodes"]

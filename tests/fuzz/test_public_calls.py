@@ -177,7 +177,7 @@ def test_wrong_arguments_are_refused_in_one_sentence(sweep, monkeypatch):
 def test_a_sample_of_wrong_arguments(sweep, monkeypatch, request):
     monkeypatch.setattr(os, "fork", _no_child)
     monkeypatch.setattr(subprocess, "Popen", _no_child)
-    for row in Random(request.config.getoption("fuzz_seed")).sample(sweep, 400):
+    for row in Random(request.config.getoption("fuzz_seed")).sample(sweep, 200):
         _accepts(*row)
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+# `tests/sandbox/test_portable.py` has the child without forks, `tests/sandbox` its limits.
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.release]
 
 HIDDEN = """
 import os, pathlib, signal, subprocess, sys
