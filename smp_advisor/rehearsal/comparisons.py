@@ -48,7 +48,9 @@ def scale(several: Stage, reference: Stage, kind: str) -> tuple[list[Observed], 
         return [], "no update"
     if mine[0][2] != theirs[0][2] or mine[0][3] != theirs[0][3]:
         return [], "the samples of the two runs differ"
-    site = events(several, 0, "step")[0]["site"]
+    step, passed = events(several, 0, "step")[0], events(several, 0, "pass")[0]
+    site = step["site"]
+    is_of_library = "transformers" in step["libraries"] and passed["site"] == site
     names = ((1, "gradient norm"), (0, "loss")) if kind == "scale" else ((1, "gradient norm"),)
     for index, what in names:
         if not theirs[0][index]:
@@ -57,7 +59,8 @@ def scale(several: Stage, reference: Stage, kind: str) -> tuple[list[Observed], 
         expected = (factor, 1 / factor, factor**2, 1 / factor**2)
         if any(abs(ratio / value - 1) < 0.03 for value in expected):
             text = f"the first {what} {before} is {ratio:.3f} times that {after}"
-            return [Observed(kind=kind, text=text, site=site)], ""
+            text += ", by the library alone: it moves what is clipped" if is_of_library else ""
+            return [Observed(kind=kind, text=text, site=site, level="note" if is_of_library else "error")], ""
     return [], ""
 
 
@@ -176,6 +179,9 @@ def resumed(killed: Stage, again: Stage | None, *, keeps_checkpoints: bool) -> I
         yield noted(text=f"after a kill the optimizer starts without its state: update {number} had {count} tensors")
     elif count and not near(expected["state"][1], after["state"][1], 1e-4):
         yield noted(text="after a kill the optimizer has another state")
+    elif after["unread"]:
+        text = f"after a kill the script does not read {after['unread'][0]!r} of its checkpoint"
+        yield noted(text=text, level="warning")
     if any(not near(a, b, 1e-4) for a, b in zip(expected["rates"], after["rates"], strict=False)):
         rates = f"{after['rates'][0]:.4g}, and {expected['rates'][0]:.4g} without it"
         yield noted(text=f"after a kill the learning rate of update {number} is {rates}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import signal
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -270,6 +271,7 @@ def apart(stage: Stage) -> Iterator[Observed]:
     if not any(events(stage, rank, "group") for rank in ranks_of(stage)):
         text = f"{len(steps)} processes train without a process group, each its own model"
         yield Observed(kind="no group", text=text, site=steps[0][0]["site"])
+    yield from _not_reduced(stage["ranks"][0]["events"])
     if not events(stage, 0, "tensor parallel") and not any(events(stage, rank, "message") for rank in ranks_of(stage)):
         yield from [*_not_averaged(steps, [updates_of(stage, rank) for rank in (0, 1)])] or other_parameters(steps)
         yield from same_batches(stage)
@@ -315,6 +317,23 @@ def updates_of(stage: Stage, rank: int) -> list[tuple[float, float, float, int, 
             updates.append((sum(losses), *squares, samples, count, norm))
             losses, samples, count, norm = [], 0, 0, None
     return updates
+
+
+def _not_reduced(recorded: list[Event]) -> Iterator[Observed]:
+    """Yield an update whose last backward pass scatters no gradients, which wait for those of the next update."""
+    scattered: list[int] = []
+    for event in recorded:
+        if event["kind"] == "backward":
+            scattered.append(0)
+        elif event["kind"] == "collective" and scattered:
+            scattered[-1] += "reduce_scatter" in event["operation"]
+        elif event["kind"] == "step":
+            if any(scattered) and not scattered[-1]:
+                text = f"update {event['update'] + 1} is without the gradients of the last of its {len(scattered)} "
+                text += "backward passes, which reduces none, and an earlier one does"
+                yield Observed(kind="not averaged", text=text, site=event["site"])
+                return
+            scattered = []
 
 
 def _not_averaged(steps: list[list[Event]], updates: list[Any]) -> Iterator[Observed]:
@@ -400,6 +419,8 @@ def alone(stage: Stage) -> Iterator[Observed]:
         theirs = collectives[1].get(key)
         if theirs is None or mine["operation"] != theirs["operation"]:
             continue
+        if stage["verdict"] and mine["elements"] != theirs["elements"]:
+            continue  # where ranks parted, each does what the other did before
         for rank, more, less in ((0, mine, theirs), (1, theirs, mine)):
             passes, rows = more["passes"] - less["passes"], more["rows"] - less["rows"]
             if passes >= _ALONE_PASSES or rows > _ALONE_ROWS:
@@ -461,8 +482,11 @@ def training(stage: Stage) -> Iterator[Observed]:
 def saves(stage: Stage, *, keeps_checkpoints: bool, names_checkpoints: bool) -> Iterator[Observed]:
     """Yield the parts of models, files of two ranks, places that are lost, and checkpoints at the wrong place."""
     written = [events(stage, rank, "save") for rank in ranks_of(stage)]
+    writers = Counter(path for entries in written for path in {event["path"] for event in entries})
     for rank, entries in enumerate(written):
-        parts = [event for event in entries if event["part"] and not event.get("together")]
+        # To resume from, each rank may have a file of its own.
+        of_rank = {path for path, n in writers.items() if n == 1 and path.startswith(_KEPT[1]) and all(written)}
+        parts = [e for e in entries if e["part"] and not e.get("together") and e["path"] not in of_rank]
         if parts:
             text = f"rank {rank} writes {parts[0]['path']} with its own part of {parts[0]['part']}"
             yield Observed(kind="saved in part", text=text, site=parts[0]["site"])
@@ -508,7 +532,8 @@ def loaded(stage: Stage) -> Iterator[Observed]:
     """Yield the files at the end: whether they load and are complete."""
     models = events(stage, 0, "model")
     model_elements = max((event["elements"] for event in models), default=0)
-    for entry in stage.get("loaded", ()):
+    without = {e["path"] for e in events(stage, 0, "save") if not e["elements"]}  # settings, which are no model
+    for entry in [entry for entry in stage.get("loaded", ()) if entry["path"] not in without]:
         name = entry["path"]
         if entry["error"]:
             yield Observed(kind="load", text=f"{name} does not load: {entry['error']}")

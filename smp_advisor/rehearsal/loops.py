@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib.util
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,22 @@ _OF_UPDATES = re.compile(r"(?:^|[._])(?:step|backward|zero_grad|no_sync|unscale_
 _OF_TRAINING = re.compile(rf"{_OF_UPDATES.pattern}|(?i:train|epoch|\bfit)")
 """In names of functions that a loop of training calls, unlike one over layers or rows."""
 RENAMED = data_file("rehearsal", "stand_ins")["renamed"]
+ACCUMULATES = "accum"
+"""In names of the number of microbatches of an update."""
+_ACCUMULATION = re.compile(
+    rf"((?i:{ACCUMULATES})\w*(?:[\"']\s*:|\s*(?::\s*int\s*)?=)\s*)([2-9]|[1-9]\d\d?)(?=\s*[,)}}\n#;])"
+)
+"""That number, as a constant in the text of a script."""
 _SIZED = ("enumerate", "tqdm", "trange", "zip", "iter", "track")
 
 
 _LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
+
+
+def with_names_here(source: str) -> str:
+    """Return code with the newer name of a library that is installed here under it alone."""
+    is_other = importlib.util.find_spec("lightning") and not importlib.util.find_spec("pytorch_lightning")
+    return re.sub(r"\bpytorch_lightning\b", "lightning.pytorch", source) if is_other else source
 
 
 def _calls(body: list[ast.stmt], names: re.Pattern[str]) -> bool:
@@ -201,7 +214,8 @@ def install(observer: Observer) -> Callable[[str, str], CodeType]:
     vars(builtins).update({f"__smp_{name}__": function for name, function in functions.items()})
 
     def compiled(source: str, path: str) -> CodeType:
-        tree = ast.parse(source, path)
+        text = _ACCUMULATION.sub(lambda match: f"{match[1]}{observer.microbatches(int(match[2]))}", source)
+        tree = ast.parse(with_names_here(text), path)
         marked = _Marked(path.removeprefix(observer.code), tree, left_out).visit(tree)
         return compile(marked, path, "exec", dont_inherit=True)
 

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import data
 
+from smp_advisor.rehearsal.loops import ACCUMULATES
 from smp_advisor.rehearsal.observer import around, digest_of, local, tensors_in
 from smp_advisor.rehearsal.training import Training
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from smp_advisor.rehearsal.observer import Observer
 
@@ -49,9 +50,10 @@ def install(observer: Observer) -> None:
         _no_dropout(observer)
 
 
-def described(value: Any) -> dict[str, Any]:
-    """Return the elements of what is saved, and a name of which it holds a part only."""
+def described(value: Any, models: Iterable[Any] = ()) -> dict[str, Any]:
+    """Return the elements of what is saved, and a name of which it holds a part only, such as of sharded models."""
     elements, part = 0, ""
+    sizes = {n: p.numel() for model in models for n, p in model.named_parameters() if hasattr(p, "placements")}
     stack: list[tuple[str, Any, int]] = [("", value, 0)]
     while stack:
         path, entry, depth = stack.pop()
@@ -65,8 +67,9 @@ def described(value: Any) -> dict[str, Any]:
             is_list = type(entry).__name__ == "ShardedTensor"
             elements += _held(entry) if is_list else entry.numel() * entry.is_floating_point()
             placements = getattr(entry, "placements", ())
-            if is_list or any(place.is_shard() for place in placements):
-                part = path.rpartition("/")[2]
+            name = path.rpartition("/")[2]
+            if is_list or any(place.is_shard() for place in placements) or entry.numel() < sizes.get(name, 0):
+                part = name
     return {"elements": elements, "part": part}
 
 
@@ -87,11 +90,25 @@ def note_save(
     if not together and observer.rank == 0 and observer.world > 1 and observer.saved < _LATE_WRITES:
         observer.await_others()
     observer.saved += 1
-    content = described(None if together else value)
+    content = described(None if together else value, observer.options["training"].models.values())
     elements = sum(map(_held, tensors_in(value, math.inf))) if together else content["elements"]
     on_host = elements if copies else min(elements, observer.offloaded_elements)
     values |= {"together": together, "host_elements": on_host, "path": os.path.abspath(str(path))}
     observer.put("save", site=observer.site(), **content, **values)
+
+
+class _Entries(dict[Any, Any]):
+    """A checkpoint that remembers which of its entries with weights the script has not read."""
+
+    unread: set[Any]
+
+    def read(self, method: Any, *arguments: Any) -> Any:
+        self.unread -= {*arguments[:1]} if arguments else self.unread
+        return method(self, *arguments)
+
+
+for _name in ("__getitem__", "get", "pop", "__iter__", "keys", "items", "values"):
+    setattr(_Entries, _name, functools.partialmethod(_Entries.read, getattr(dict, _name)))
 
 
 def _saves(observer: Observer) -> None:
@@ -107,6 +124,12 @@ def _saves(observer: Observer) -> None:
         value = original(file, map_location, *arguments, **options)
         if "cuda" not in str(map_location) and not options.get("mmap"):
             observer.holds(described(value)["elements"])
+        is_own = observer.options["keeps"] and isinstance(file, str | os.PathLike) and "/checkpoints/" in str(file)
+        is_first = is_own and type(value) is dict and not observer.updates and observer.is_asked_by_user()
+        if is_first:
+            observer.loaded.append(entries := _Entries(value))
+            entries.unread = {key for key, entry in value.items() if described(entry)["elements"] > 1}
+            return entries
         return value
 
     import torch.distributed.checkpoint as sharded
@@ -242,9 +265,6 @@ def _loaders(observer: Observer) -> None:
             yield batch
 
 
-_ACCUMULATION = ("accumulation", "accum", "grad_accum")
-
-
 def _arguments(observer: Observer) -> None:
     is_inside = False
 
@@ -265,7 +285,7 @@ def _arguments(observer: Observer) -> None:
             flags=[action.dest for action in self._actions if action.type is bool],
         )  # fmt: skip
         for name, value in vars(values).items():
-            if any(part in name for part in _ACCUMULATION) and isinstance(value, int) and value > 1:
+            if ACCUMULATES in name and isinstance(value, int) and value > 1:
                 setattr(values, name, observer.microbatches(value))
         return values, unread
 
@@ -282,6 +302,7 @@ def _no_dropout(observer: Observer) -> None:
         del inplace
         if training and p:
             observer.once("dropout", rate=p)
+            torch.rand(())  # it draws, and a start after a kill goes on where the random numbers were, or does not
         return input
 
     functional: Any = torch.nn.functional
@@ -319,17 +340,19 @@ def _layers(observer: Observer) -> None:
 def _clipping(observer: Observer) -> None:
     """Record norms at which gradients are clipped, and whether they were scaled."""
 
-    @around(torch.nn.utils.clip_grad, "clip_grad_norm_")
-    def clipped(original: Any, parameters: Any, max_norm: Any, *arguments: Any, **options: Any) -> Any:
+    @around(torch.nn.utils.clip_grad, "clip_grad_norm_", "clip_grad_value_")
+    def clipped(original: Any, parameters: Any, *arguments: Any, **options: Any) -> Any:
         clipped_ones = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        norm = original(clipped_ones, max_norm, *arguments, **options)
+        norm = original(clipped_ones, *arguments, **options)
         full_norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         sharded = [unit for unit in observer.fsdp_units if unit._handle and unit._handle.uses_sharded_strategy]
         parts = {id(parameter) for unit in sharded for parameter in unit.parameters()}
         observer.put(
-            "clip", norm=float(full_norm), scaled=bool(observer.options.get("scaled")), site=observer.site(),
-            part=observer.world > 1 and not parts.isdisjoint(map(id, clipped_ones)),
+            "clip", norm=None if norm is None else float(full_norm), site=observer.site(),
+            scaled=bool(observer.options.get("scaled")),
+            part=norm is not None and observer.world > 1 and not parts.isdisjoint(map(id, clipped_ones)),
         )  # fmt: skip
         return norm
 
-    torch.nn.utils.clip_grad_norm_ = torch.nn.utils.clip_grad.clip_grad_norm_
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        setattr(torch.nn.utils, name, getattr(torch.nn.utils.clip_grad, name))

@@ -130,10 +130,11 @@ class Observer:
         self.updates = self.backwards = self.all_backwards = 0
         self.passes = self.rows = 0
         """Forward passes and mapped rows since the last collective."""
-        self.depth = 0
+        self.depth, self.folded, self.microbatched = 0, 1, False
         self.saved = 0
         self.has_tensor_parallel = self.takes = self.is_after_first = False
         self.fsdp_units: list[Any] = []
+        self.loaded: list[Any] = []
         self.done = self.is_cut = False
         """Whether enough updates were seen: every loop that contains some is left."""
         self.flops = 0.0
@@ -176,12 +177,12 @@ class Observer:
     def microbatches(self, times: int) -> int:
         """Microbatches of an update: the script's, for which loaders give more batches, or a large one, if folded."""
         folds = bool(self.options.get("fold"))
-        if times > 1 and ("accumulates",) not in self._noted:
-            self._noted.add(("accumulates",))
+        if times > 1 and not self.microbatched:
+            self.microbatched = True
             self.put("accumulation", times=times)
             self.options["batches"] *= 1 if folds else times
         if times > 1 and folds:
-            self.options["batch_times"] = times
+            self.folded = self.options["batch_times"] = times
         return 1 if folds else times
 
     def site(self) -> str:

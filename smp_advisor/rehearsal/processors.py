@@ -56,22 +56,10 @@ def on_cpu(value: Any) -> Any:
     return value
 
 
-_halves: dict[int, Any] = {}
-"""Places and storages of the parameters that would be fp16, and here are fp32."""
-
-
-def note_half(module: Any) -> None:
-    """Remember that the parameters of a module would be fp16, until they get other storages."""
-    parameters = [
-        parameter for parameter in module.parameters() if parameter.device.type == "cpu" and parameter.numel()
-    ]
-    _halves.update({parameter.data_ptr(): parameter.untyped_storage() for parameter in parameters})
-
-
 def refuse_half(optimizer: Any) -> None:
     """Fail as the scaler does for gradients of fp16."""
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    if any(parameter.data_ptr() in _halves for parameter in parameters):
+    if any(parameter.dtype == torch.float16 for parameter in parameters):
         raise ValueError("Attempting to unscale FP16 gradients.")
 
 
@@ -140,21 +128,9 @@ def _tensors_and_modules(observer: Observer, plain: Any, device: Any, *, keeps_h
             place(value)
         elif moves and "cpu" in targets:  # as the script writes it, not the device of a stand-in
             offload(value)
-        kinds = [item for item in (*arguments, *options.values()) if isinstance(item, torch.dtype)]
         arguments = tuple(device(item) if moves else plain(item) for item in arguments)
         changed = {key: device(item) if key == "device" else plain(item) for key, item in options.items()}
-        result = original(value, *arguments, **changed)
-        if torch.float16 in kinds and isinstance(value, torch.nn.Module):
-            note_half(value)
-        return result.clone() if torch.float32 in kinds and _halves and is_half(result) else result
-
-    def is_half(value: Any) -> bool:
-        return isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.data_ptr() in _halves
-
-    @around(torch.Tensor, "float")
-    def floated(original: Any, value: Any, *arguments: Any, **options: Any) -> Any:
-        result = original(value, *arguments, **options)
-        return result.clone() if _halves and is_half(result) else result
+        return original(value, *arguments, **changed)
 
     for owner, names in ((torch.Tensor, _OF_TENSORS), (torch.nn.Module, ("to", "to_empty"))):
         around(owner, *names)(moved)
@@ -245,13 +221,15 @@ def _cuda(observer: Observer) -> None:
 
 def _precision(observer: Observer, *, keeps_half: bool) -> None:
     autocast: Any = torch.amp.autocast_mode.autocast
+    half = torch.float16 if observer.options.get("provokes") == "half" else torch.bfloat16  # as the parameters
 
     @around(autocast, "__init__")
     def start(
         original: Any, self: Any, device_type: str = "cuda", dtype: Any = None, enabled: bool = True, **_: Any
     ) -> None:
         del device_type, dtype
-        original(self, "cpu", torch.bfloat16, enabled=enabled and keeps_half)
+        observer.once("autocast")
+        original(self, "cpu", half, enabled=enabled and keeps_half)
 
     cuda_amp: Any = torch.cuda.amp
     cuda_amp.autocast = lambda enabled=True, dtype=None, **_: autocast("cuda", dtype, enabled)

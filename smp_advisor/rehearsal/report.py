@@ -44,6 +44,7 @@ PROVOCATIONS = {
     "bad batch": "a bad batch on the last rank",
     "uneven": "an update less on the last rank",
     "order": "a loss that never falls on the last rank",
+    "half": "numbers of 16 bits",
 }
 """Stages that are made where the reading of a script suspects a kind."""
 

@@ -45,8 +45,8 @@ _SIZE = re.compile(r"(?i)size|shape|\bdims?\b|dimension|divisib|channel|elements
 """Errors that may come of a smaller or other model than the script expects, and words in them."""
 _FEW = 2
 """Updates of stages of which the first ones are compared."""
-_OF_PATIENCE: dict[str, Any] = {"steps": 30, "batches": 3}
-"""Ten epochs of the same three batches, after which a script whose loss never falls has stopped early."""
+_OF_PROVOCATIONS: dict[str, Any] = {"order": {"steps": 30, "batches": 3}, "half": {"steps": _FEW, "keep_half": True}}
+"""Ten epochs of the same three batches, after which a script whose loss never falls has stopped early, and others."""
 SOURCE, CHANNELS = "/smp/source", "/smp/channels"
 
 
@@ -209,8 +209,8 @@ class _Rehearsed:
         apart = sorted({site for site, _ in evaluated ^ evaluated_last})  # from the same inputs ranks decide the same
         for kind, name in PROVOCATIONS.items():
             if kind in self.request["provoked"] and world > 1 and (leaves or kind != "order"):
-                short = _OF_PATIENCE if kind == "order" else {"steps": _FEW + 1}
-                self._stage(name, provokes=kind, apart=apart, **short)
+                settings = _OF_PROVOCATIONS.get(kind, {"steps": _FEW + 1})
+                self._stage(name, provokes=kind, apart=apart, **settings)
         saves = any(event["kind"] == "save" for event in first["ranks"][0]["events"])
         if saves or self.job.keeps_checkpoints:
             # It saves after some updates, so that the run with a kill lasts until it does.
@@ -234,6 +234,8 @@ class _Rehearsed:
         import torch.distributed.optim
         import torch.nn.parallel
 
+        from smp_advisor.rehearsal.loops import with_names_here
+
         # Parts of libraries compile as they are imported, for which a compiler would be imported, too.
         compiles: Any = torch.compile
         vars(torch)["compile"] = lambda model=None, **_: model or (lambda function: function)
@@ -242,7 +244,7 @@ class _Rehearsed:
         for statement in self.request["preloads"]:
             progress(0, 1, statement)
             with contextlib.suppress(Exception):
-                exec(statement, {})  # noqa: S102 - an import of the script's
+                exec(with_names_here(statement), {})  # noqa: S102 - an import of the script's
         torch.compile = compiles
         torch.set_num_threads(1)
         gc.freeze()  # a collection in a fork would copy the pages of all that was imported
@@ -360,8 +362,8 @@ class _Rehearsed:
         for rank in ranks:
             while rank.read():
                 pass
-        if verdict is None:
-            verdict = meetings.mismatch() or _heavy(ranks)
+        aborts = any(rank.end == -signal.SIGABRT for rank in ranks)
+        verdict = verdict or meetings.mismatch() or _heavy(ranks) or (meetings.uneven if aborts else None)
         if verdict is not None:
             verdict["parted"], place = meetings.parted
             verdict["site"] = place or verdict.get("site", "")
@@ -474,6 +476,8 @@ class _Meetings:
         self._ranks = ranks
         self.parted = ("", "")
         """The first collective at which ranks were at different lines, and the line of the first rank."""
+        self.uneven: dict[str, Any] | None = None
+        """The first gather of other sizes, which some are meant to be; gloo aborts those that do not fit."""
 
     def mismatch(self) -> dict[str, Any] | None:
         """Return the first collective that ranks do not share; those that all have ended are forgotten."""
@@ -487,12 +491,14 @@ class _Meetings:
                     continue
                 if event["site"] != partner["site"] and not self.parted[0]:
                     self.parted = f"rank 0 at {event['site']}, rank {number} at {partner['site']}", event["site"]
-                if event["operation"] == partner["operation"] and (
-                    event["elements"] == partner["elements"] or event["operation"] in _ANY_SIZE
-                ):
+                same = event["operation"] == partner["operation"]
+                if same and event["elements"] == partner["elements"]:
                     continue
                 text = f"{_shown(0, event)}, while {_shown(number, partner)}"
-                return {"code": "order", "text": text, "site": event["site"]}
+                verdict = {"code": "order", "text": text, "site": event["site"]}
+                if not (same and event["operation"] in _ANY_SIZE):
+                    return verdict
+                self.uneven = self.uneven or verdict
             if all(partners) and all(key in rank.done for rank in self._ranks):
                 for rank in self._ranks:
                     del rank.collectives[key]
@@ -524,14 +530,12 @@ def _waits_for_ended(ranks: list[_Rank]) -> dict[str, Any] | None:
 
 
 def _asleep(ranks: list[_Rank]) -> dict[str, Any]:
-    texts, site = [], ""
-    for number, rank in enumerate(ranks):
-        event = rank.waits_in()
-        if rank.has_ended:
-            texts.append(f"rank {number} has ended")
-        elif event is None:
-            texts.append(f"rank {number} waits outside of a collective")
-        else:
-            texts.append(f"rank {number} waits in {event['operation']} at {event['site']}")
-            site = site or event["site"]
-    return {"code": "asleep", "text": "no process computes: " + ", ".join(texts), "site": site}
+    waits = [None if rank.has_ended else rank.waits_in() for rank in ranks]
+    texts = [
+        f"rank {number} has ended" if rank.has_ended
+        else f"rank {number} waits in {event['operation']} at {event['site']}" if event
+        else f"rank {number} waits outside of a collective"
+        for number, (rank, event) in enumerate(zip(ranks, waits, strict=True))
+    ]  # fmt: skip
+    site = next((event["site"] for event in waits if event), "")
+    return {"code": "asleep", "text": f"no process computes: {', '.join(texts)}", "site": site}

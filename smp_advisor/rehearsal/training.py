@@ -51,7 +51,7 @@ class Training:
         self.stepping = self.quiet = 0
         self.first_optimizer = self.since_first = 0
         self.is_in_backward = 0
-        self.is_poisoned = False
+        self.is_poisoned = self.is_trained = False
         self.schedules: list[Any] = []
         observer.options["training"] = self
 
@@ -122,12 +122,13 @@ class Training:
                     self._note(module, arguments, options)
                 elif observer.looks and not torch.is_grad_enabled():
                     observer.put("evaluation", digest=digest_of([arguments, options])[0], site=observer.site())
+                self.is_trained = trains and id(module) in self.models
             observer.depth += 1
             try:
                 result = original(module, *arguments, **options)
             finally:
                 observer.depth -= 1
-            return self._provoked(result, trains=trains and id(module) in self.models) if is_top else result
+            return self._provoked(result, is_top=is_top)
 
     def _note(self, module: Any, arguments: Any, options: Any) -> None:
         observer = self.observer
@@ -176,22 +177,23 @@ class Training:
                     if value.shape == target.shape:
                         target.copy_(value)
 
-    def _provoked(self, result: Any, *, trains: bool) -> Any:
-        """Return the result of a pass, which on the last rank is bad once, or always worse than before."""
+    def _provoked(self, result: Any, *, is_top: bool) -> Any:
+        """Return the result of a module, which on the last rank is bad once, or of a pass always worse than before."""
         observer = self.observer
         kind = observer.options.get("provokes")
         if observer.rank < observer.world - 1 or not observer.updates or kind not in ("bad batch", "order"):
             return result
-        if kind == "bad batch" and (self.is_poisoned or not trains or observer.updates > 1):
+        if kind == "bad batch" and (self.is_poisoned or not self.is_trained or observer.updates > 1):
             return result
-        if kind == "order" and not torch.is_grad_enabled() and observer.site() not in observer.options["apart"]:
-            return result  # of what every rank evaluates
-        self.is_poisoned = True
+        is_of_all = not torch.is_grad_enabled() and observer.site() not in observer.options["apart"]
+        if kind == "order" and (not is_top or is_of_all):  # of what every rank evaluates
+            return result
         from torch.utils._pytree import tree_map_only
 
         def changed(tensor: torch.Tensor) -> torch.Tensor:
             if not tensor.is_floating_point():
                 return tensor
+            self.is_poisoned = True
             if kind == "bad batch":
                 return tensor * float("nan")
             finite = torch.nan_to_num(tensor, posinf=0.0, neginf=0.0)
@@ -242,6 +244,7 @@ class Training:
             parameters=figures_of(replicated), parts=figures_of(parts), state=figures_of(states), states=len(states),
             groups=[[len(group["params"]), float(group.get("weight_decay") or 0)] for group in optimizer.param_groups],
             schedules=[_place(schedule) for schedule in self.schedules], libraries=observer.libraries(),
+            unread=sorted(str(key) for loaded in observer.loaded for key in loaded.unread),
         )  # fmt: skip
         observer.backwards = 0
 

@@ -112,6 +112,43 @@ PLANTED = {
         CORRECT["fsdp1"], ("        optimizer.step()\n", CLIP + "        optimizer.step()\n")
     ),
     "not averaged, clipped": changed(ACCUMULATED, ("number % 2 == 1\n        loss", "number % 2 == 0\n        loss")),
+    "order, a state gathered on one rank": changed(
+        CORRECT["fsdp1"],
+        (
+            "        optimizer.step()\n",
+            """        optimizer.step()
+    if rank == 0:
+        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=True)):
+            model.state_dict()
+""",
+        ),
+    ),
+    "not averaged, the last pass": changed(
+        FSDP2,
+        (
+            "for a, b in loader:\n",
+            "for n, (a, b) in enumerate(loader):\n        model.set_requires_gradient_sync(n % 2 < 1)\n",
+        ),
+        ("        optimizer.zero_grad()\n", ""),
+        ("        optimizer.step()\n", "        if n % 2: optimizer.step(), optimizer.zero_grad()\n"),
+    ),
+    "accumulation, a number of the text": changed(
+        ACCUMULATED,
+        ("best, patience = float", "class Settings: accumulation = 4\nbest, patience = float"),
+        ("number % 2 == 1", "number % Settings.accumulation == Settings.accumulation - 1"),
+        (".mean() / 2\n", ".mean()\n"),
+        (", 1.0)\n", ", 1e9)\n"),
+    ),
+    "clipping, by value": changed(
+        SCALED,
+        ("        scaler.step", "        nn.utils.clip_grad_value_(model.parameters(), 1.0)\n        scaler.step"),
+    ),
+    "saved in part, by the first rank": changed(
+        FSDP2, ("    torch.save(state,", "    torch.save({n: v.to_local() for n, v in model.state_dict().items()},")
+    ),
+    "resume, an entry that is not read": changed(
+        DDP, ('"epoch": epoch + 1}', '"epoch": epoch + 1, "average": dict(net.state_dict())}')
+    ),
     "load, compiled": changed(DDP, ("model = DDP(net", "model = DDP(torch.compile(net)")),
     "empty group": changed(
         DDP,

@@ -16,7 +16,6 @@ from smp_advisor.core.files import data_file
 from smp_advisor.rehearsal.libraries.rows import WORDS
 from smp_advisor.rehearsal.observation import note_save
 from smp_advisor.rehearsal.observer import around
-from smp_advisor.rehearsal.processors import note_half
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -145,8 +144,8 @@ def _small_model(observer: Observer, original: Any) -> Any:
         elif not str(options.get("dtype", options.get("torch_dtype"))).endswith("float32"):
             observer.host_elements -= (observer.host_elements - before) / 2
         torch.set_rng_state(state)
-        if f".{options.get('dtype', options.get('torch_dtype'))}".endswith(".float16"):
-            note_half(model)
+        kind = getattr(torch, str(options.get("dtype", options.get("torch_dtype"))).rpartition(".")[2], None)
+        model = model.to(kind) if observer.options["keep_half"] and isinstance(kind, torch.dtype) else model
         model.eval()
         model.name_or_path = str(name)
         return model
@@ -283,10 +282,9 @@ def _arguments(observer: Observer, module: Any) -> None:
     @around(module.TrainingArguments, "__post_init__")
     def finished(original: Any, self: Any) -> None:
         observer.options["scales"] = bool(self.fp16)
-        for name in ("bf16", "fp16"):
-            if getattr(self, name, False) and (name == "fp16" or not observer.options.get("keep_half")):
-                observer.stand_in("16-bit numbers: fp32")
-                setattr(self, name, False)
+        if self.fp16 or self.bf16:
+            self.fp16, self.bf16 = False, observer.options["keep_half"]
+            observer.stand_in("16-bit numbers: bf16" if self.bf16 else "16-bit numbers: fp32")
         if str(self.optim).startswith(("paged", "adamw_bnb", "adamw_8bit", "adamw_torch_fused")) or "8bit" in str(
             self.optim
         ):
@@ -298,7 +296,7 @@ def _arguments(observer: Observer, module: Any) -> None:
         self.tf32, self.torch_compile = None, False
         size = self.per_device_train_batch_size
         self.per_device_train_batch_size = min(size, observer.options["batch_most"] or size)
-        times = self.gradient_accumulation_steps
+        times = max(self.gradient_accumulation_steps, observer.folded)  # which the script may have of its text
         self.gradient_accumulation_steps = observer.microbatches(times)
         if self.gradient_accumulation_steps < times:  # its own sizes, by which some trainers divide what they generate
             self.per_device_train_batch_size *= times

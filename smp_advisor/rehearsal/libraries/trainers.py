@@ -64,9 +64,10 @@ def _accelerator(observer: Observer, module: Any) -> None:
     @around(kind, "__init__")
     def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
         scales = options.get("mixed_precision") == "fp16" or observer.options.get("scales", False)
-        if options.get("mixed_precision") in ("fp16", "bf16", "fp8") and not observer.options.get("keep_half"):
-            observer.stand_in("16-bit numbers: fp32")
-            options["mixed_precision"] = "no"
+        keeps = observer.options["keep_half"]
+        if options.get("mixed_precision") in ("fp16", "bf16", "fp8"):
+            options["mixed_precision"] = "bf16" if keeps else "no"
+            observer.stand_in("16-bit numbers: bf16" if keeps else "16-bit numbers: fp32")
         # A script that requests the processor is to find the GPU of its job.
         options.pop("cpu", None)
         options["log_with"] = None
