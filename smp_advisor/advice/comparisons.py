@@ -41,14 +41,11 @@ def sharded(run: PlannedRun, unsharded: Compared, variant: WhatIf, estimates: Es
     peak = run.estimate.memory.peak
     state_gib = peak.parameters_gib + peak.gradients_gib + peak.optimizer_state_gib + peak.fp32_copies_gib
     briefs = ["" if nothing is None else brief_used(run, nothing, name="sharding", aside=plain.aside)]
-    if estimate is None:
-        alone = f"There is no plan with shard_optimizer_state in its place: {variant.obstacle}"
-    else:
-        alone = sentence("advice", "unsharded_optimizer", aside=variant.aside, **_outcome(run, estimate))
-        if fits(estimate, run.min_fit_probability):
-            briefs.append(f"Sharding only the optimizer state is {speed_of(run, estimate)}.")
-        elif run.fits:
-            briefs.append("Sharding only the optimizer state is not enough.")
+    alone = figures(run, variant, estimate, "With shard_optimizer_state in its place")
+    if estimate is not None and fits(estimate, run.min_fit_probability):
+        briefs.append(f"Sharding only the optimizer state is {speed_of(run, estimate)}.")
+    elif estimate is not None and run.fits:
+        briefs.append("Sharding only the optimizer state is not enough.")
     degree, why = run.plan.sharded_data_parallel_degree, figures(run, plain, nothing, "Without any sharding")
     because = sentence("advice", "sharded", degree=degree, state=gib(state_gib), alone=alone, why=why)
     return Conclusion(
@@ -58,11 +55,6 @@ def sharded(run: PlannedRun, unsharded: Compared, variant: WhatIf, estimates: Es
         alternative=variant.plan if estimate else None,
         practice="sharded_data_parallelism",
     )
-
-
-def _outcome(run: PlannedRun, estimate: Estimate) -> dict[str, str]:
-    """Memory, speed and fit of another plan, for sentences."""
-    return {"compared": compared(run.estimate, estimate), "fit": fit(estimate, run.min_fit_probability)}
 
 
 def other_degrees(run: PlannedRun) -> dict[str, WhatIf]:
@@ -100,8 +92,8 @@ def conclude_on_degrees(run: PlannedRun, comparisons: Plans, estimates: Estimate
     # A lower degree that also fits exchanges less: what would it save?
     if enough:
         least = min(enough)
-        aside = comparisons[str(least)].aside
-        sentences.append(sentence("advice", "enough", least=least, aside=aside, **_outcome(run, lower[least])))
+        values = {"least": least, "aside": comparisons[str(least)].aside}
+        sentences.append(sentence("advice", "enough", **values, compared=compared(run.estimate, lower[least])))
         if run.fits:
             aside = comparisons["1"].aside if 1 in by_degree else ""
             brief = brief_used(run, by_degree[1], name="sharding", aside=aside) if 1 in by_degree else ""
@@ -126,13 +118,10 @@ def _on_strategy(run: PlannedRun, comparisons: Plans, estimates: Estimates, sent
     strategy = next(iter(comparisons), "")
     if strategy:
         variant, estimate = comparisons[strategy], estimates.get(strategy)
-        if estimate is None:
-            sentences.append(f"A plan with sharding_strategy={strategy!r} is not possible: {variant.obstacle}")
-        else:
+        sentences.append(figures(run, variant, estimate, f"With sharding_strategy={strategy!r}"))
+        if estimate is not None:
             change = brief_change(run, estimate)
             brief = f"With {strategy} instead, {change[:1].lower()}{change[1:]}".rstrip(",") + "."
-            values = {"strategy": strategy, "aside": variant.aside, **_outcome(run, estimate)}
-            sentences.append(sentence("advice", "strategy", **values))
     return against("used", variant, estimate, " ".join(sentences), brief=brief)
 
 
@@ -187,9 +176,7 @@ def conclude_on_batch(run: PlannedRun, comparisons: Plans, estimates: Estimates)
         )
     # The effect of a larger one, or why there is none.
     if larger is not None:
-        change = f"twice the batch ({2 * plan.batch_size}){comparisons['batch'].aside}"
-        sentences.append(f"With {change}, the plan {compared(run.estimate, larger)}.")
-        sentences.append(f"It {fit(larger, run.min_fit_probability)}.")
+        sentences.append(figures(run, comparisons["batch"], larger, f"With twice the batch ({2 * plan.batch_size})"))
     elif run.job.global_batch_size is not None:
         sentences.append("The global batch is as requested.")
     elif not _may_double(run):

@@ -8,13 +8,14 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.advice.conclusion import figures
 from smp_advisor.advice.practices import Difference, Reference
 from smp_advisor.advice.variants import PlannedRun, evaluate, vary
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.core.files import sentence
 from smp_advisor.costs import Estimate
 from smp_advisor.costs import estimate as estimate_plan
-from smp_advisor.costs.wording import compared, fit, listed, percent, throughput
+from smp_advisor.costs.wording import listed, percent, throughput
 from smp_advisor.libraries import Plan, schema
 from smp_advisor.libraries.groups import shard_degree
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, supports_tensor_parallelism
@@ -110,11 +111,7 @@ def differences(run: PlannedRun, row: ReferenceRow) -> tuple[Difference, ...]:
     def because(setting: _Setting) -> str:
         if setting.because:
             return setting.because
-        comparison, estimate = comparisons[setting.name], estimates.get(setting.name)
-        if estimate is None:
-            return f"The reference's setting is not possible here: {comparison.obstacle}"
-        change = f"With the reference's setting{comparison.aside}, the plan {compared(run.estimate, estimate)}."
-        return f"{change} It {fit(estimate, run.min_fit_probability)}."
+        return figures(run, comparisons[setting.name], estimates.get(setting.name), "With the reference's setting")
 
     return tuple(
         Difference(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Mapping, Sequence
 
-_PAGES = (".json", ".html", ".md")
+_PAGES = (".json", ".html")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

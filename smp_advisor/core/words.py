@@ -1,10 +1,9 @@
-"""Words that leave: the one door to terminals, to HTML and to Markdown."""
+"""Words that leave: the one door to terminals and to HTML."""
 
 from __future__ import annotations
 
 import html
 import re
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ _CONTROLS = re.compile(
 )
 """Characters that a terminal obeys or a reader does not see: controls without tab and line feed, directions of writing,
 and those without a width that no language needs."""
-_READ_BY_MARKDOWN = re.compile(r"[\\`*_\[\]<>#|&~]|:(?=//)|(?<=www)\.|@", re.IGNORECASE)
 
 
 def plain(text: str) -> str:
@@ -45,15 +43,3 @@ def listed(names: Sequence[str], most: int = 6) -> str:
     """Return the first of some names in one line, and the number of the others: ``a, b and 3 more``."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(map(one_line, names[:most])) + more
-
-
-def markdown(text: str) -> str:
-    """Return text without markup, tags or links for a reader of Markdown."""
-    return _READ_BY_MARKDOWN.sub(lambda match: f"\\{match[0]}", " ".join(plain(text).split()))
-
-
-def fenced(text: str, language: str = "") -> str:
-    """Return a text as a block of Markdown that its own back-quotes do not end."""
-    longest = max((len(list(run)) for char, run in groupby(text) if char == "`"), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{plain(text)}\n{fence}"

@@ -515,25 +515,23 @@ class Advice:
         return chart_of(self.controls.advice, name, self.plan if plan is None else plan)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the advice to a JSON file for `smp_advisor.load`, or its report to a file of HTML or Markdown.
+        """Write the advice to a JSON file for `smp_advisor.load`, or its report to an HTML file.
 
         Parameters
         ----------
         path
-            The file. A name that ends in ``.html`` or ``.md`` is that of a report of the plan on screen, with its
-            figures, reasons and the cell that starts the job.
+            The file. A name that ends in ``.html`` is that of a report of the plan on screen, with its figures, reasons
+            and the cell that starts the job.
 
         Examples
         --------
         >>> advice.save("advice.json"), advice.save("advice.html")  # doctest: +SKIP
         """
-        from smp_advisor.session.written import html_page, markdown_page, write_text
+        from smp_advisor.session.written import html_page, write_text
 
-        name = str(path).lower()
-        pages = {".html": html_page, ".md": markdown_page}
-        page = next((page for suffix, page in pages.items() if name.endswith(suffix)), None)
         with self.turn:
-            write_text(self.as_json() if page is None else page(self.as_recommended()), path)
+            is_page = str(path).lower().endswith(".html")
+            write_text(html_page(self.as_recommended()) if is_page else self.as_json(), path)
 
     def as_json(self) -> str:
         """Return the advice as JSON text, the content of the file of `save`."""

@@ -39,7 +39,7 @@ def save(value: object, path: str | os.PathLike[str]) -> None:
     value
         An advice with the plan on screen, or a model, job, cluster, plan or estimate.
     path
-        A JSON file. Advice is also written as a report, to a file whose name ends in ``.html`` or ``.md``.
+        A JSON file. Advice is also written as a report, to a file whose name ends in ``.html``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""An advice as text: JSON in files, which is read again, variables of its job, and its report as HTML and Markdown."""
+"""An advice as text: JSON in files, which is read again, variables of its job, and its report as HTML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from smp_advisor._version import __version__
 from smp_advisor.advice.report import sections
 from smp_advisor.core import files
 from smp_advisor.core.files import json_values, sentence
-from smp_advisor.core.words import escape, fenced, markdown
+from smp_advisor.core.words import escape
 from smp_advisor.errors import ExportError, ModelError, StorageError
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.session.storage import KINDS, from_plain, kind_of, plain
@@ -275,16 +275,6 @@ def html_sources(steps: Iterable[Step]) -> str:
     return f"<p>Sources of the techniques: {', '.join(links)}</p>" if sources else ""
 
 
-def markdown_page(advice: Advice) -> str:
-    """Return the report as Markdown, with the cell that starts the job."""
-    (title, summary), *remaining = sections(advice.explained, details=True)
-    parts = [f"# {markdown(title)}", *_markdown_lines(summary)]
-    for heading, lines in remaining:
-        parts += [f"## {markdown(heading)}", *_markdown_lines(lines)]
-    parts += ["## Cell that starts the job", fenced(_cell(advice), "python")]
-    return "\n\n".join(parts) + "\n"
-
-
 def _cell(advice: Advice) -> str:
     """Return the cell, or the reason against it as a comment."""
     try:
@@ -293,25 +283,11 @@ def _cell(advice: Advice) -> str:
         return f"# {error}"
 
 
-def _form(line: str) -> str:
-    return {"  ": "row", "- ": "entry"}.get(line[:2], "sentence")
-
-
 def _html_lines(lines: Iterable[str]) -> Iterator[str]:
-    for form, texts in groupby(lines, _form):
-        if form == "row":
+    for start, texts in groupby(lines, lambda line: line[:2] if line[:2] in ("  ", "- ") else ""):
+        if start == "  ":  # rows of a table
             yield f"<pre>{escape(chr(10).join(texts))}</pre>"
-        elif form == "entry":
+        elif start:
             yield f"<ul>{''.join(f'<li>{escape(text[2:])}</li>' for text in texts)}</ul>"
         else:
             yield "".join(f"<p>{escape(text)}</p>" for text in texts)
-
-
-def _markdown_lines(lines: Iterable[str]) -> Iterator[str]:
-    for form, texts in groupby(lines, _form):
-        if form == "row":
-            yield fenced("\n".join(texts))
-        elif form == "entry":
-            yield "\n".join(f"- {markdown(text[2:])}" for text in texts)
-        else:
-            yield "\n\n".join(map(markdown, texts))

@@ -238,17 +238,14 @@ def test_a_changed_file_is_refused_or_is_another_valid_value(place, value, remov
 def test_reports_are_complete_pages_without_scripts(tmp_path):
     model = smpa.Model.from_shape(layers=2, hidden=256, heads=4, vocab=1000, name="<script>`*x*`</script>")
     advice = smpa.advise(model, P4D, library="ddp", sequence_length=128, tokens="1M")
-    for name in ("report.html", "report.md"):
-        advice.save(tmp_path / name)
-    page, text = (tmp_path / "report.html").read_text(), (tmp_path / "report.md").read_text()
+    advice.save(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert "data:image" not in page  # alternatives, memory and time are tables
     assert page.count("█") > 10
-    assert "\\<script\\>\\`\\*x\\*" in text
-    for content in (page, text):
-        assert "job_name = " in content  # the cell, in the form of the installed SDK
-        assert "Memory per GPU" in content
+    assert "job_name = " in page  # the cell, in the form of the installed SDK
+    assert "Memory per GPU" in page
 
 
 def test_two_advices_are_compared(tmp_path):
