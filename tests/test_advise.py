@@ -7,7 +7,7 @@ import pytest
 
 import smp_advisor as smpa
 from smp_advisor.advice import description
-from smp_advisor.advice.description import has_formulas, read_model
+from smp_advisor.advice.description import read_model
 from smp_advisor.arguments import meant
 from smp_advisor.errors import AdvisorError, ModelError
 
@@ -122,12 +122,6 @@ def test_without_torch_or_transformers_one_sentence_states_what_to_install(monke
     monkeypatch.setattr(description, "find_spec", lambda name: None if name == missing else ModuleSpec(name, None))
     with pytest.raises(ModelError, match=rf"'cohere' has no formulas: install {missing} \(pip install {missing}\)"):
         smpa.advise(COHERE, "ml.p4d.24xlarge")
-
-
-def test_only_configurations_of_other_families_need_a_trace():
-    assert not has_formulas(COHERE)
-    for model in ("10B", "gpt2-xl", 1e9, {"model_type": "qwen3"}, {"no": "type"}, "nothing/there.json"):
-        assert has_formulas(model)
 
 
 @pytest.mark.parametrize(

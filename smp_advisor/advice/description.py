@@ -85,23 +85,6 @@ def is_named(model: object) -> TypeGuard[str]:
     return isinstance(model, str) and not is_count(model) and not is_path(model)
 
 
-def has_formulas(model: Any) -> bool:
-    """Return whether `read_model` needs no trace for a configuration. True for any other description."""
-    if not isinstance(model, str | dict) and not callable(getattr(model, "to_dict", None)):
-        return True
-    if is_named(model):
-        return configuration_to_trace(model) is None
-    if isinstance(model, str) and is_count(model):
-        return True
-    try:
-        Model.from_config(model)
-    except UnknownFamilyError:
-        return False
-    except AdvisorError:
-        pass
-    return True
-
-
 def _traced(config: Any, job: Job, library: str, on_progress: Progress | None, error: UnknownFamilyError) -> Model:
     """Model of a configuration whose family has no formulas, from a trace of transformers' own code."""
     values, source = config_values(config)

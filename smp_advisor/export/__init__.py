@@ -4,7 +4,7 @@ from smp_advisor.export.companions import monitoring_cell, permissions_cell, quo
 from smp_advisor.export.formats import FORMATS, exported, format_cell
 from smp_advisor.export.job_cell import estimator_cell, installed_sdk, terms_of
 from smp_advisor.export.options import JobOptions
-from smp_advisor.export.script import local_cell, script_cell, small_script, training_script
+from smp_advisor.export.script import local_cell, script_cell, small_script
 
 __all__ = [
     "FORMATS",
@@ -20,5 +20,4 @@ __all__ = [
     "script_cell",
     "small_script",
     "terms_of",
-    "training_script",
 ]

@@ -200,19 +200,12 @@ def _own_loop(model: Model, job: Job, plan: Plan) -> str:
     )
 
 
-def training_script(
-    model: Model, cluster: Cluster, job: Job, plan: Plan, *, trainer: str | None = None, objective: str | None = None
-) -> str:
-    """Complete training script for `model` with the library and the techniques of `plan`.
+def written(training: Training) -> str:
+    """Return the script of a training run; its second line has the digest by which the cell of the job knows it.
 
     Precision, kind of sharding, prescaled batch and task are fixed in the script. It reads degrees, microbatches and
     sizes from the job, and stops immediately if the two disagree.
     """
-    return written(writable(model, cluster, job, plan, trainer=trainer, objective=objective))
-
-
-def written(training: Training) -> str:
-    """Return the script of a training run; its second line has the digest by which the cell of the job knows it."""
     title, lines = _KINDS[_kind(training)][2](training).split("\n", 1)
     content = repr((title, lines, sorted(companions(training).items())))
     return f"{title}\n# Export: {sha256(content.encode()).hexdigest()[:12]}\n{lines}"

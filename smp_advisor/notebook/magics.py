@@ -14,7 +14,6 @@ from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.notebook.run_magics import ProfileMagics, RunMagics
 from smp_advisor.notebook.shown import (
     ProgressDisplay,
-    comparing,
     model_named,
     parsed,
     required,
@@ -23,7 +22,6 @@ from smp_advisor.notebook.shown import (
 )
 from smp_advisor.session.cells import KINDS
 from smp_advisor.session.options import keywords_of, named_values
-from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH
 from smp_advisor.workload.stack import AUTO
 
 if TYPE_CHECKING:
@@ -52,7 +50,6 @@ class AdvisorMagics(Magics):
         Displays the advisor and returns it: ``advice = %smp_advise 10B --instance ml.p4d.24xlarge --count 16``. Where
         nothing fits, the changes after which a plan fits are shown, each with its line.
         """
-        from smp_advisor.advice.description import has_formulas, read_model
         from smp_advisor.notebook.advisor import advisor_of
         from smp_advisor.notebook.display import show_refusal
         from smp_advisor.session.advise import advise
@@ -61,13 +58,10 @@ class AdvisorMagics(Magics):
         keywords = keywords_of({name: text for name, text in vars(arguments).items() if name != "model"})
         cluster = keywords.pop("cluster")
         model = model_named(arguments.model, self.shell.user_ns)
-        if not has_formulas(model):
-            with ProgressDisplay(f"Trace of {arguments.model}, whose family has no formulas") as progress:
-                length = keywords.get("sequence_length", DEFAULT_SEQUENCE_LENGTH)
-                model = read_model(model, sequence_length=length, on_progress=progress.update)
         try:
-            with comparing(arguments) as progress:
-                advisor = advisor_of(advise(model, cluster, **keywords, **progress))
+            # Only a comparison of clusters and the trace of a family without formulas report progress.
+            with ProgressDisplay(f"Advice for {arguments.model}") as progress:
+                advisor = advisor_of(advise(model, cluster, on_progress=progress.update, **keywords))
         except NoPlanFitsError as error:
             if error.ways_out is not None and error.ways_out.ways:
                 show_refusal(error, f"%smp_advise {line}")

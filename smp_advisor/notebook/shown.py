@@ -7,7 +7,7 @@ import re
 import shlex
 import time
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import WeakKeyDictionary
@@ -17,7 +17,7 @@ from IPython.core.getipython import get_ipython
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
-from smp_advisor.arguments import LIMITS, SMALLEST, meant, options
+from smp_advisor.arguments import meant, options
 from smp_advisor.core.files import sentence
 from smp_advisor.core.words import escape
 from smp_advisor.errors import AdvisorError
@@ -26,7 +26,7 @@ from smp_advisor.workload.from_config import configuration_to_trace, is_model_na
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from IPython.core.interactiveshell import InteractiveShell
@@ -68,7 +68,7 @@ _CODE = "font-family:var(--jp-code-font-family, monospace);font-size:var(--jp-co
 
 
 class ProgressDisplay:
-    """A progress bar and a live log, redrawn in place. Outside a notebook, it prints the lines."""
+    """A progress bar and a live log, redrawn in place from the first report on. A terminal gets the lines."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -79,21 +79,19 @@ class ProgressDisplay:
         self._started = time.monotonic()
         self._saved_draws = _DRAWS_AT_ONCE
         self._counted = time.monotonic()
-        self._plain = False
+        self._plain = True
         self.has_failed = False
         """Whether the process has ended with an error."""
 
     def __enter__(self) -> Self:
         shell = get_ipython()
         self._plain = shell is None or not hasattr(shell, "kernel")
-        if not self._plain:
-            self._handle = display(self._data("running"), raw=True, display_id=True)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._handle is not None:
+        if not self._plain and (self._handle is not None or self.has_failed):
             self._draw(("failed" if self.has_failed else "done") if kind is None else "stopped")
 
     def add_line(self, text: str) -> None:
@@ -122,12 +120,15 @@ class ProgressDisplay:
         now = time.monotonic()
         self._saved_draws = min(_DRAWS_AT_ONCE, self._saved_draws + (now - self._counted) * _DRAWS_PER_SECOND)
         self._counted = now
-        if self._handle is not None and self._saved_draws >= 1:
+        if not self._plain and self._saved_draws >= 1:
             self._saved_draws -= 1
             self._draw("running")
 
     def _draw(self, state: str) -> None:
-        self._handle.update(self._data(state), raw=True)
+        if self._handle is None:
+            self._handle = display(self._data(state), raw=True, display_id=True)
+        else:
+            self._handle.update(self._data(state), raw=True)
 
     def _data(self, state: str) -> dict[str, str]:
         status = self.text or state if state == "running" else state
@@ -258,15 +259,3 @@ def value_of(arguments: Namespace, name: str) -> Any:
     """Return the value of an option of the table; None without the option."""
     text = getattr(arguments, name)
     return None if text is None else options()[name].read(text)
-
-
-@contextmanager
-def comparing(arguments: Namespace) -> Iterator[dict[str, Any]]:
-    """The keyword of `advise` that shows the progress of a comparison; none for a single cluster."""
-    limited = arguments.instance_count is None and any(getattr(arguments, name) for name in LIMITS)
-    several = arguments.cluster == _ANY or "," in arguments.cluster
-    if not (several or limited or arguments.instance_count == SMALLEST or arguments.objective == "cost"):
-        yield {}
-        return
-    with ProgressDisplay("Comparing clusters") as progress:
-        yield {"on_progress": progress.update}

@@ -82,18 +82,11 @@ def measure(
     plan: Plan,
     *,
     run: Any,
-    figures: tuple[float | None, float | None, str | None, bool],
     earlier: Calibration | None = None,
     accept: bool = False,
 ) -> Calibration:
-    """`earlier` with one more run, from a log or figures (`log_of_figures`). See `Advice.calibrate`."""
-    if (run is not None) == (figures != (None, None, None, False)):
-        raise CalibrationError(
-            "Pass a log or run, or figures (step_seconds=, peak_gib=, out_of_memory=True)."
-            if run is None
-            else "Pass a log or figures, one of them: two runs are two calls of calibrate."
-        )
-    log, name = (log_of_figures(*figures[:3], out_of_memory=figures[3]), "") if run is None else read_run(run)
+    """Return `earlier` with one more run, of a log. See `Advice.calibrate`."""
+    log, name = read_run(run)
     measured = measured_run(log, model, cluster, job, plan, name=name, accept=accept)
     calibration = Calibration(runs=(measured,)) if earlier is None else earlier.with_runs([measured])
     before = estimate(model, cluster, replace(job, calibration=earlier), plan)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import sentence
 from smp_advisor.costs.evaluate import estimate
-from smp_advisor.errors import ExportError, NoPlanFitsError, RunError
+from smp_advisor.errors import CalibrationError, ExportError, NoPlanFitsError, RunError
 from smp_advisor.session.cells import run_of
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def calibrate(
         Whether to learn from a figure that is possible but far from the estimate.
     """
     from smp_advisor.runs import Probe, measure
+    from smp_advisor.runs.measure import log_of_figures
     from smp_advisor.runs.watching import Run
 
     model, ran = advice.model, (cluster or advice.cluster, job or advice.job, plan or advice.plan)
@@ -79,8 +80,13 @@ def calibrate(
         own, run = run.measured(ran[0])
         if own is not None and not (probe or plan or cluster or job):
             model, ran = own.model, (own.cluster, own.job, own.plan)
-    figures, earlier = (step_seconds, peak_gib, peak_kind, out_of_memory), advice.job.calibration
-    learned = measure(model, *ran, run=run, figures=figures, earlier=earlier, accept=accept)
+    figures = log_of_figures(step_seconds, peak_gib, peak_kind, out_of_memory=out_of_memory)
+    if (run is None) == figures.is_empty:
+        raise CalibrationError(
+            "Pass one run: a log, or figures (step_seconds=, peak_gib=, out_of_memory=True). Two are two calls."
+        )
+    run = figures if run is None else run
+    learned = measure(model, *ran, run=run, earlier=advice.job.calibration, accept=accept)
     return advice.again(replace(advice.job, calibration=learned))
 
 

@@ -4,10 +4,16 @@ import json
 from dataclasses import dataclass
 
 from smp_advisor.cluster import Cluster
+from smp_advisor.export.script import writable, written
 from smp_advisor.libraries import Plan
 from smp_advisor.workload.block import Attention, Block, Matmul, SavedActivations
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
+
+
+def training_script(*parts, **options):
+    """The complete training script of a plan: the text below the first line of its cell."""
+    return written(writable(*parts, **options))
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,11 @@ from smp_advisor.export import (
     permissions_cell,
     quota_cell,
     script_cell,
-    training_script,
 )
 from smp_advisor.libraries import Plan
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
-from tests.export.examples import P4D, TASKS
+from tests.export.examples import P4D, TASKS, training_script
 from tests.export.random_jobs import RandomJob, differences
 from tests.export.test_account import BUCKET, OPTIONS
 from tests.moto_harness.notebooks import ENVIRONMENTS, run_notebooks

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import AdvisorError, ExportError, InstanceError
-from smp_advisor.export import estimator_cell, script_cell, training_script
+from smp_advisor.export import estimator_cell, script_cell
 from smp_advisor.libraries import Plan
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
-from tests.export.examples import CASES, P4D, TASK_CASES, make_model
+from tests.export.examples import CASES, P4D, TASK_CASES, make_model, training_script
 from tests.export.random_jobs import HOSTILE
 from tests.export.reading import estimator_arguments, formatted, shape, unformatted
 from tests.libraries.plans import valid_plans

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import pytest
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.export import estimator_cell, permissions_cell, script_cell, training_script
+from smp_advisor.export import estimator_cell, permissions_cell, script_cell
 from smp_advisor.libraries.fsdp import FsdpPlan
 from smp_advisor.libraries.library import get_library, register, unregister
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.workload.job import Job
-from tests.export.examples import P4D, TASKS
+from tests.export.examples import P4D, TASKS, training_script
 
 CLUSTER, JOB = Cluster(P4D, 2), Job(sequence_length=32)
 

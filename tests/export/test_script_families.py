@@ -8,7 +8,7 @@ import pytest
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import ExportError
-from smp_advisor.export import local_cell, training_script
+from smp_advisor.export import local_cell
 from smp_advisor.export.script import writable
 from smp_advisor.export.script_parts import architecture_of, newest_release, patched_release
 from smp_advisor.export.template import render
@@ -16,7 +16,7 @@ from smp_advisor.libraries import Plan
 from smp_advisor.libraries.version import has_plain_head
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
-from tests.export.examples import P4D, TASKS
+from tests.export.examples import P4D, TASKS, training_script
 from tests.rows import rows
 
 JOB = Job(sequence_length=8192, precision="bf16")

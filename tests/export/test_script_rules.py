@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from smp_advisor.export import training_script
-from tests.export.examples import CASES, TASK_CASES
+from tests.export.examples import CASES, TASK_CASES, training_script
 from tests.export.reading import names_of
 
 CELLS = CASES | TASK_CASES

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.export import estimator_cell, training_script
+from smp_advisor.export import estimator_cell
 from smp_advisor.libraries import Plan
 from smp_advisor.workload.job import Job
-from tests.export.examples import GPT2, P4D, TASK_CASES, Case, make_model
+from tests.export.examples import GPT2, P4D, TASK_CASES, Case, make_model, training_script
 from tests.export.reading import estimator_arguments
 from tests.forked import run_forked
 

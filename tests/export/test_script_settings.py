@@ -11,10 +11,10 @@ import pytest
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate
-from smp_advisor.export import estimator_cell, training_script
+from smp_advisor.export import estimator_cell
 from smp_advisor.libraries import Plan
 from smp_advisor.workload.job import Job
-from tests.export.examples import P4D, TASKS
+from tests.export.examples import P4D, TASKS, training_script
 from tests.export.reading import estimator_arguments, names_of
 
 TWO_NODES = Cluster(P4D, 2)

@@ -13,7 +13,7 @@ import yaml
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import ExportError
-from smp_advisor.export import estimator_cell, local_cell, script, small_script, training_script
+from smp_advisor.export import estimator_cell, local_cell, script, small_script
 from smp_advisor.export.script import companions, requirements, writable, written
 from smp_advisor.export.template import text_block
 from smp_advisor.libraries import Plan
@@ -21,7 +21,7 @@ from smp_advisor.runs.readers import read_text
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
-from tests.export.examples import P4D, POSITIONS, TASKS, TINY, WORDS
+from tests.export.examples import P4D, POSITIONS, TASKS, TINY, WORDS, training_script
 from tests.export.rehearsed import loaded_of, losses_of, printed, run_stages, save_weights, summary_of, types_of
 from tests.export.test_script_data_jobs import make_data
 from tests.forked import run_forked

@@ -16,14 +16,14 @@ import pytest
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import ExportError
-from smp_advisor.export import estimator_cell, local_cell, training_script
+from smp_advisor.export import estimator_cell, local_cell
 from smp_advisor.export.script import companions, writable
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.version import image
 from smp_advisor.review.scripts import check_script
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
-from tests.export.examples import P4D, TASKS, WORDS
+from tests.export.examples import P4D, TASKS, WORDS, training_script
 from tests.export.reading import formatted, names_of, unformatted
 from tests.forked import run_forked
 

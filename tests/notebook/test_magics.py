@@ -248,6 +248,7 @@ def test_magics_document_themselves_load_once_and_are_unloaded(shell):
 )
 def test_an_option_is_a_keyword_and_the_others_are_left_to_the_api(shell, asked, options, settings):
     shell.run_line_magic("smp_advise", f"{ADVISE} {options}")
+    assert callable(asked[0][2].pop("on_progress"))
     assert asked[0][2] == {"instance_count": 16, **settings}
 
 
@@ -380,15 +381,13 @@ def test_an_error_of_the_profiler_is_shown_without_a_trace(shell, capsys, monkey
 
 def test_a_script_that_fails_is_not_called_done(shell, monkeypatch):
     shown = []
-
-    class Handle:
-        def update(self, data, **_):
-            shown.append(data["text/plain"])
-
     monkeypatch.setattr(
         smp_advisor.rehearsal, "rehearse", lambda *_, **__: ran("stopped at the start because it fails")
     )
-    monkeypatch.setattr("smp_advisor.notebook.shown.display", lambda *_, **__: Handle())
+    monkeypatch.setattr(
+        "smp_advisor.notebook.shown.display",
+        lambda value, **_: shown.append(value["text/plain"]) if isinstance(value, dict) else None,
+    )
     monkeypatch.setattr(type(shell), "kernel", None, raising=False)
     assert not shell.run_cell_magic("smp_local", "", "raise SystemExit(1)").ok
     assert shown[-1] == "train.py: failed"

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from smp_advisor.export import training_script
 from smp_advisor.review.findings.catalog import sections
 from smp_advisor.review.scripts import check_script
 from smp_advisor.review.scripts.context import CHECKS
 from tests.export import examples
+from tests.export.examples import training_script
 from tests.scripts import samples
 
 
