@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING, Any
 import smp_advisor as smpa
 from smp_advisor.advice.choice import batch_reason, certainty
 from smp_advisor.advice.ladder import batch_parts, ladder_text
-from smp_advisor.costs.wording import (
-    degree_of_change,
-    fits,
-    plural,
-    probability,
-    rate,
-    run_cost,
-    run_time,
-)
+from smp_advisor.core.words import plural
+from smp_advisor.costs.wording import degree_of_change, fits, probability, rate, run_cost, run_time
 from smp_advisor.errors import AdvisorError
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import sentence
+from smp_advisor.core.words import plural
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.wording import (
     adapter_text,
@@ -15,7 +16,6 @@ from smp_advisor.costs.wording import (
     global_batch,
     listed,
     percent,
-    plural,
     probability,
     sample_unit,
     step_time,

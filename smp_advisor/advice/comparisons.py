@@ -9,17 +9,8 @@ from smp_advisor.advice.conclusion import Conclusion, against, brief_change, bri
 from smp_advisor.advice.variants import PlannedRun, WhatIf, vary, without
 from smp_advisor.cluster import Cluster, Instance
 from smp_advisor.core.files import sentence
-from smp_advisor.costs.wording import (
-    batch_limit,
-    compared,
-    fit,
-    fits,
-    gib,
-    global_batch,
-    plural,
-    run_time,
-    step_time,
-)  # fmt: skip
+from smp_advisor.core.words import plural
+from smp_advisor.costs.wording import batch_limit, compared, fit, fits, gib, global_batch, run_time, step_time
 from smp_advisor.libraries import get_library
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.sharding import RESHARDING

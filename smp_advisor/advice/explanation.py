@@ -19,7 +19,8 @@ from smp_advisor.advice.ladder import off_settings, technique_data, technique_fi
 from smp_advisor.advice.practices import Step, facts_of, order, practice, subset_tip
 from smp_advisor.advice.variants import PlannedRun, WhatIf, evaluate_best, vary, without
 from smp_advisor.core import GIB
-from smp_advisor.costs.wording import duration, first_sentence, fits, gib, listed, percent, plural, step_time
+from smp_advisor.core.words import plural
+from smp_advisor.costs.wording import duration, first_sentence, fits, gib, listed, percent, step_time
 from smp_advisor.costs.world import World
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import get_library, supported_families

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.core.tables import Shown, Table
-from smp_advisor.core.words import escape, listed
+from smp_advisor.core.words import escape, listed, plural
 from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.learned import Targets, targets
 from smp_advisor.costs.uncertainty import TWO_SIDED
-from smp_advisor.costs.wording import plural, probability, step_time
+from smp_advisor.costs.wording import probability, step_time
 from smp_advisor.libraries.layout import layout_of_plan
 
 if TYPE_CHECKING:

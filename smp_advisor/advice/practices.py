@@ -11,7 +11,8 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import sources
 from smp_advisor.core import GIB
 from smp_advisor.core.files import sentence
-from smp_advisor.costs.wording import fit, fits, gib, plural
+from smp_advisor.core.words import plural
+from smp_advisor.costs.wording import fit, fits, gib
 from smp_advisor.libraries import Plan, image
 from smp_advisor.libraries.groups import reduced_data_parallel_degree, shard_degree
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, supports_tensor_parallelism

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.core.tables import Table, frame_of
-from smp_advisor.costs.wording import plural
+from smp_advisor.core.words import plural
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree, shard_degree
 from smp_advisor.libraries.library import plan_fields

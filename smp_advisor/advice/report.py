@@ -14,6 +14,7 @@ from smp_advisor.advice.practices import Reference, pitfalls
 from smp_advisor.advice.rank_map import rank_map
 from smp_advisor.advice.reference import nearest_reference
 from smp_advisor.advice.variants import PlannedRun
+from smp_advisor.core.words import plural
 from smp_advisor.costs import Estimate
 from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs.estimate import CATEGORIES
@@ -25,7 +26,6 @@ from smp_advisor.costs.wording import (
     gives_back,
     global_batch,
     overhead_notes,
-    plural,
     probability,
     run_cost,
     run_time,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from smp_advisor.core.words import plural
 from smp_advisor.costs import Estimate, estimate
-from smp_advisor.costs.wording import fits, plural
+from smp_advisor.costs.wording import fits
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import Plan, mismatches
 from smp_advisor.libraries.controls import completed_settings, dependent_settings, fields_of, shardable_gpus

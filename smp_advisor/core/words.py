@@ -39,6 +39,11 @@ def one_line(text: str) -> str:
     return plain(text).replace("\n", "\\n").replace("\t", " ")
 
 
+def plural(count: int, noun: str, nouns: str | None = None) -> str:
+    """Count with its noun: ``1 microbatch``, ``4 microbatches``."""
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
 def listed(names: Sequence[str], most: int = 6) -> str:
     """Return the first of some names in one line, and the number of the others: ``a, b and 3 more``."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""

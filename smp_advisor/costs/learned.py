@@ -23,7 +23,7 @@ from smp_advisor.core.files import data_file
 from smp_advisor.costs.memory import memory_error_squares, needed_bytes
 from smp_advisor.costs.uncertainty import plan_kinds, spreads
 from smp_advisor.costs.world import World, stack_of
-from smp_advisor.workload.calibration import FEATURES, FIGURES_VERSION, MEMORY_QUANTITIES, Conditions
+from smp_advisor.workload.calibration import FEATURES, MEMORY_QUANTITIES, Conditions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,9 +48,6 @@ _NODES = 1
 """Place of the nodes in the figures: the same work per GPU on more of them has nearly the same error."""
 _WORK = (0, 2 + FEATURES.index("sequence_length"))
 """Places of figures that are equal for all plans of a request: parameters and the sequence length."""
-_AMBIGUOUS = {"sharding_level": 4, "checkpointed": 2}
-_EARLIER = np.log2([math.nan, math.nan, *(_AMBIGUOUS.get(name, math.nan) for name in FEATURES)])
-"""Logarithms of figures that stood for two settings each in the first version."""
 _OPEN = 10.0
 """Spread of the logarithm of a source's mean before its first run: wide enough that the run determines it."""
 _SAME = 1e-3
@@ -76,9 +73,6 @@ class Targets:
     def of_runs(cls, runs: Sequence[MeasuredRun]) -> Targets:
         conditions = [run.conditions for run in runs]
         figures = np.log2([(c.parameters, c.nodes, *c.configuration) for c in conditions])
-        # The plan of an earlier run is not known: between the two that it may be, it is the same as none.
-        earlier = np.array([run.figures_version < FIGURES_VERSION for run in runs])[:, np.newaxis]
-        figures += 0.5 * (earlier & (np.abs(figures - _EARLIER) < _SAME))
         return cls(texts={name: np.array([getattr(c, name) for c in conditions]) for name in _TEXTS}, figures=figures)
 
     @property
@@ -236,7 +230,7 @@ def _solved_time(calibration: Calibration) -> tuple[Targets, Posterior, Posterio
     measured = [run for run in calibration.runs if run.step_seconds is not None]
     if not measured:
         return None
-    logs = np.log([(run.step_seconds or 0.0) / sum(run.predicted_seconds) for run in measured])
+    logs = np.log([(run.step_seconds or 0.0) / run.predicted_seconds for run in measured])
     noise, exact = np.array([run.step_noise for run in measured]) ** 2, np.zeros(len(measured), dtype=bool)
     runs = Targets.of_runs(measured)
     intervals, means = (update(prior, logs, noise, exact) for prior in _covariances(runs, runs))

@@ -13,7 +13,7 @@ from smp_advisor.costs.learned import REPEAT, repeat_gib, targets
 from smp_advisor.costs.memory import memory_error_squares, needed_bytes
 from smp_advisor.costs.step_time import Step, step_of
 from smp_advisor.costs.world import World, vocabulary_shards
-from smp_advisor.workload.calibration import FIGURES_VERSION, MEMORY_QUANTITIES, MeasuredRun
+from smp_advisor.workload.calibration import MEMORY_QUANTITIES, MeasuredRun
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -51,8 +51,7 @@ def observed(
         notes=notes,
         step_seconds=step_seconds,
         step_noise=float(np.hypot(REPEAT, step_error)),
-        predicted_seconds=() if step_seconds is None else (float(f"{predicted:.9g}"),),
-        figures_version=FIGURES_VERSION,
+        predicted_seconds=0.0 if step_seconds is None else float(f"{predicted:.9g}"),
         **run,  # type: ignore[arg-type]
     )
 

@@ -53,11 +53,6 @@ def usd(value: float) -> str:
     return f"{value:,.2f} USD" if value < 1000 else f"{value:,.0f} USD"
 
 
-def plural(count: int, noun: str, nouns: str | None = None) -> str:
-    """Count with its noun: ``1 microbatch``, ``4 microbatches``."""
-    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
-
-
 def listed(parts: tuple[str, ...] | list[str]) -> str:
     """Join with commas and a final "and"."""
     if len(parts) < 2:

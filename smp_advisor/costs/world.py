@@ -323,8 +323,7 @@ def state_bytes(local: LocalParameters, layout: Layout, world: World) -> dict[st
     trained = trained_parameters(local, layout).total
     on_gpu = where(layout.offload_state, 0.0, owned)
     frozen = where(layout.offload_state, 0.0, _frozen_bytes(local, layout, world))
-    undivided = state_bytes.extra_gradient_bytes * trained + state_bytes.frozen_gradient_bytes * local.total
-    undivided = undivided + _unsharded_gradient_bytes(local, trained, layout)
+    undivided = state_bytes.extra_gradient_bytes * trained + _unsharded_gradient_bytes(local, trained, layout)
     return {
         "parameters": frozen
         + state_bytes.parameter_bytes * where(level >= 3, on_gpu, trained)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.cluster.containers import image_at, patched_pytorch, table_date
 from smp_advisor.core.files import sentence
 from smp_advisor.core.tables import number
-from smp_advisor.costs.wording import parameters_text, plural, probability
+from smp_advisor.core.words import plural
+from smp_advisor.costs.wording import parameters_text, probability
 from smp_advisor.errors import ExportError
 from smp_advisor.export.launch import Launch, ScriptCheck, has_volumes, launch
 from smp_advisor.export.options import JobOptions

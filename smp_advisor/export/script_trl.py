@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from smp_advisor.core.files import data_file, sentence
+from smp_advisor.core.words import plural
 from smp_advisor.costs.phases import load_host_bytes
-from smp_advisor.costs.wording import plural
 from smp_advisor.errors import ExportError
 from smp_advisor.export.script_parts import DTYPES, Training, newest_release, packages_of, rows_file
 from smp_advisor.export.script_torch import COMPILED, fixed_settings

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.words import plural
 from smp_advisor.libraries.groups import divisors
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import SCHEDULES, default_active_microbatches, schema
@@ -122,7 +123,7 @@ def _keep_global_batch(
     steps = settings.get("gradient_accumulation_steps", 1)
     if share % steps:
         fewer = _largest_divisor(share, steps)
-        moved.append(f"{_plural(fewer, 'accumulated batch', 'accumulated batches')} instead of {steps}")
+        moved.append(f"{plural(fewer, 'accumulated batch', 'accumulated batches')} instead of {steps}")
         steps = settings["gradient_accumulation_steps"] = fewer
     settings["batch_size"] = share // steps
     return ""
@@ -135,7 +136,7 @@ def _accumulate_the_rest(plan: Plan, settings: dict[str, Any], moved: list[str],
     if steps is None or total % samples or total // samples == steps:
         return
     settings["gradient_accumulation_steps"] = total // samples
-    batches = _plural(total // samples, "accumulated batch", "accumulated batches")
+    batches = plural(total // samples, "accumulated batch", "accumulated batches")
     moved.append(f"{batches} instead of {steps}")
 
 
@@ -148,7 +149,7 @@ def _fit_microbatches(
     batch, microbatches = settings["batch_size"], settings["microbatches"]
     if batch % microbatches and "microbatches" not in changes:
         fewer = _largest_divisor(batch, microbatches)
-        moved.append(f"{_plural(fewer, 'microbatch', 'microbatches')} instead of {microbatches}")
+        moved.append(f"{plural(fewer, 'microbatch', 'microbatches')} instead of {microbatches}")
         microbatches = settings["microbatches"] = fewer
     if "active_microbatches" not in settings:
         return
@@ -162,7 +163,7 @@ def _fit_microbatches(
         settings["active_microbatches"] = None
     elif active is not None and active > microbatches and settings["pipeline_parallel_degree"] > 1:
         settings["active_microbatches"] = microbatches
-        moved.append(f"{_plural(microbatches, 'active microbatch', 'active microbatches')} instead of {active}")
+        moved.append(f"{plural(microbatches, 'active microbatch', 'active microbatches')} instead of {active}")
 
 
 def _fit_shards(
@@ -183,7 +184,7 @@ def _fit_shards(
     over_all = shards == shardable_gpus(plan, before, gpus_before)
     settings[field] = available if over_all else _largest_divisor(available, shards)
     if settings[field] != shards:
-        moved.append(f"{_plural(settings[field], 'shard')} instead of {shards}")
+        moved.append(f"{plural(settings[field], 'shard')} instead of {shards}")
 
 
 def completed_settings(plan: Plan, settings: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
@@ -207,10 +208,6 @@ def completed_settings(plan: Plan, settings: Mapping[str, Any], cluster: Cluster
 
 def _largest_divisor(number: int, limit: int) -> int:
     return max(divisor for divisor in divisors(number) if divisor <= max(limit, 1))
-
-
-def _plural(count: int, noun: str, nouns: str = "") -> str:
-    return f"{count} {noun if count == 1 else nouns or noun + 's'}"
 
 
 SCHEDULE = frozenset({"active_microbatches", "pipeline"})

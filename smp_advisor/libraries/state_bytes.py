@@ -47,9 +47,6 @@ class StateBytes:
     gradients_persist: bool = True
     """Whether gradients keep their memory between steps, like flat buffers and DDP's buckets. Otherwise, a step of one
     microbatch starts without gradients (``zero_grad`` sets them to None) and ends without activations."""
-    frozen_gradient_bytes: float = 0.0
-    """Gradient of a frozen parameter, which is not sharded: FSDP's flat parameter has a gradient for all its parameters
-    if an adapter is one of them."""
     root_stays_gathered: bool = True
     """With sharded parameters: whether embedding and head stay gathered from forward to backward pass, like all
     parameters of FSDP's root, or are gathered only for their own use."""

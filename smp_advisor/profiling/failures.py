@@ -72,10 +72,8 @@ def is_about_inputs(error: BaseException) -> bool:
 def source_frame(error: BaseException) -> str:
     """Innermost frame outside torch and this package: ``modeling.py:41``."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = frame.filename.replace("\\", "/")
-        if "/torch/" in path or "/smp_advisor/profiling/" in path or path.startswith("<frozen"):
-            continue
-        return f"{path.rsplit('/', 1)[-1]}:{frame.lineno}"
+        if not _is_internal(frame.filename):
+            return f"{frame.filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.lineno}"
     return ""
 
 

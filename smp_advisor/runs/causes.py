@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.core.files import data_file
 from smp_advisor.core.tables import between
-from smp_advisor.costs.wording import percent, plural, seconds
+from smp_advisor.core.words import plural
+from smp_advisor.costs.wording import percent, seconds
 from smp_advisor.runs.measure import explained
 
 if TYPE_CHECKING:

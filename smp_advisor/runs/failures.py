@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.arguments.signatures import checked, checked_class
 from smp_advisor.core.files import data_file, rows, sentence
 from smp_advisor.core.tables import Shown
-from smp_advisor.core.words import plain
-from smp_advisor.costs.wording import plural
+from smp_advisor.core.words import plain, plural
 from smp_advisor.errors import CalibrationError
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.runs.processes import ASCII_LOWER, Line, Pattern, Raised, lines_of, phase_at, raised_in, step_of

@@ -291,7 +291,7 @@ def _require_possible(run: MeasuredRun, model: Model, cluster: Cluster, job: Job
             raise CalibrationError(f"{needs}: pass seconds per optimizer step, with the plan and cluster of the run.")
         if rate > _UNREACHED * most:
             doubts.append(needs)
-        elif not 1 / _UNLIKELY_TIME < (ratio := seconds / sum(run.predicted_seconds)) < _UNLIKELY_TIME:
+        elif not 1 / _UNLIKELY_TIME < (ratio := seconds / run.predicted_seconds) < _UNLIKELY_TIME:
             doubts.append(f"A step of {seconds:.4g} s is {ratio:.3g} times the estimate")
     if run.memory_kind in PREFERRED and peak is not None and run.predicted_gib is not None:
         if peak > instance.gpu_memory_gib:

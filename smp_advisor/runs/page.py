@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from smp_advisor.core.files import sentence
 from smp_advisor.core.sheet import State, heading, sheet, strip, title
 from smp_advisor.core.tables import Table, between, number
-from smp_advisor.core.words import escape
+from smp_advisor.core.words import escape, plural
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.uncertainty import TWO_SIDED
-from smp_advisor.costs.wording import gib, percent, plural, rate, seconds, step_time
+from smp_advisor.costs.wording import gib, percent, rate, seconds, step_time
 from smp_advisor.libraries.schema import schema
 from smp_advisor.marks import dot, label, line, linear, path, rect, short, ticks
 from smp_advisor.runs.steps import STEADY_STEPS

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.core.files import sentence
 from smp_advisor.core.tables import Shown
+from smp_advisor.core.words import plural
 from smp_advisor.costs.uncertainty import TWO_SIDED
-from smp_advisor.costs.wording import plural, seconds
+from smp_advisor.costs.wording import seconds
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.runs.causes import Cause, causes_of
 from smp_advisor.runs.failures import Failure, read_failure

@@ -12,8 +12,9 @@ import numpy as np
 
 from smp_advisor.core import GIB, MOST
 from smp_advisor.core.files import data_file
+from smp_advisor.core.words import plural
 from smp_advisor.costs.evaluate import estimate, seconds_columns
-from smp_advisor.costs.wording import percent, plural
+from smp_advisor.costs.wording import percent
 from smp_advisor.errors import AdvisorError, JobError, PlanError
 from smp_advisor.libraries.layout import of_own_code
 from smp_advisor.libraries.library import get_library, plan_fields

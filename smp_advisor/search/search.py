@@ -11,6 +11,7 @@ import numpy as np
 
 from smp_advisor.core import GIB
 from smp_advisor.core.tables import frame_of
+from smp_advisor.core.words import plural
 from smp_advisor.costs.constants import are_overridden
 from smp_advisor.costs.evaluate import (
     estimate,
@@ -23,7 +24,6 @@ from smp_advisor.costs.evaluate import (
 )
 from smp_advisor.costs.phases import HOST_SHARE
 from smp_advisor.costs.uncertainty import DIVISIONS, comparison_spread, kind_names, plan_divisions
-from smp_advisor.costs.wording import plural
 from smp_advisor.costs.world import World, stack_of
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import COLUMNS

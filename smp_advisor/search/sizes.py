@@ -10,17 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.core.tables import Table, frame_of
-from smp_advisor.core.words import escape
+from smp_advisor.core.words import escape, plural
 from smp_advisor.costs.uncertainty import TWO_SIDED, kind_correlation, spreads
-from smp_advisor.costs.wording import (
-    cost_per_million,
-    gib,
-    percent,
-    plural,
-    rate,
-    run_cost,
-    run_time,
-)
+from smp_advisor.costs.wording import cost_per_million, gib, percent, rate, run_cost, run_time
 from smp_advisor.search.clusters import ClusterSize, Goal, Limits, best_on, holds_parameters, hourly
 from smp_advisor.search.rank import NEAR_BEST
 

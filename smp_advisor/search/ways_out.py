@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Literal
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.core.files import sentence
 from smp_advisor.core.tables import Table
+from smp_advisor.core.words import plural
 from smp_advisor.costs.evaluate import fit_probability
-from smp_advisor.costs.wording import (
-    batch_limit,
-    gib,
-    percent,
-    plural,
-    probability,
-    rate,
-)
+from smp_advisor.costs.wording import batch_limit, gib, percent, probability, rate
 from smp_advisor.errors import NoPlanFitsError
 from smp_advisor.libraries.library import get_library, libraries
 from smp_advisor.search.clusters import AUTO, COUNTS, ClusterSize, Places, best_on, holds_parameters, hourly, suitable

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 FORMAT = "smp-advisor"
-VERSION = 3
+VERSION = 4
 """Version of the format, which changes with every field of a stored value: a test compares."""
 
 

@@ -16,10 +16,9 @@ from smp_advisor.advice.request import JOB_FIELDS, SETTINGS, job_of, meant_place
 from smp_advisor.arguments import LIMITS, options_of, without_python
 from smp_advisor.cluster import Cluster
 from smp_advisor.core.files import LOG, MODEL, NOTEBOOK, json_values, read_text
-from smp_advisor.core.words import plain
+from smp_advisor.core.words import plain, plural
 from smp_advisor.costs.evaluate import estimate as evaluate
 from smp_advisor.costs.wording import fits as is_fitting
-from smp_advisor.costs.wording import plural
 from smp_advisor.errors import AdvisorError, NoPlanFitsError, NoScriptError
 from smp_advisor.estimators import check_estimator
 from smp_advisor.estimators import watch as attach

@@ -39,7 +39,6 @@ FEATURES = (
 """Figures of a configuration, 1 or more. Runs are close if the logarithms of their figures are. `sharding_groups` is
 the number of groups with all parts of the divided state."""
 
-FIGURES_VERSION = 2
 MAX_RUNS = 200
 """Most runs of a calibration: more take longer to solve and teach nothing further."""
 ACCEPTED = "Accepted by its user:"
@@ -78,8 +77,8 @@ class MeasuredRun:
     """Measured seconds per optimizer step; None if only memory was measured."""
     step_noise: float = 0.02
     """One standard deviation of the logarithm of `step_seconds` as a measurement."""
-    predicted_seconds: tuple[float, ...] = ()
-    """Predicted seconds per step without calibration; earlier files have them in four parts."""
+    predicted_seconds: float = 0.0
+    """Predicted seconds per step without calibration."""
     memory_kind: MemoryKind = ""
     """Kind of measured memory. ``out of memory``: the run needed more than `memory_gib`."""
     memory_gib: float | None = None
@@ -89,15 +88,12 @@ class MeasuredRun:
     """Predicted memory of the same kind, without calibration."""
     memory_errors_gib: tuple[float, ...] = ()
     """One standard deviation of the prediction by `MEMORY_QUANTITIES`."""
-    figures_version: int = 1
-    """Meaning of the configuration: `FIGURES_VERSION` for new runs. In 1, gathered shards counted as fully sharded, and
-    all kinds of checkpointing as one."""
 
     def __post_init__(self) -> None:
         _require_figures(self)
         if self.step_seconds is None and self.memory_gib is None:
             raise CalibrationError("A measured run needs a step time or a peak of memory.")
-        if self.step_seconds is not None and math.fsum(self.predicted_seconds) <= 0:
+        if self.step_seconds is not None and self.predicted_seconds <= 0:
             raise CalibrationError("A measured step time needs predicted_seconds above 0.")
         if self.memory_gib is not None and not self.memory_kind:
             raise CalibrationError("A measured memory needs its memory_kind.")
@@ -171,7 +167,7 @@ class Calibration:
 
 
 _LEAST = {
-    "parameters": 1, "nodes": 1, "figures_version": 1, "configuration": 1e-6, "memory_gib": 1e-6,
+    "parameters": 1, "nodes": 1, "configuration": 1e-6, "memory_gib": 1e-6,
     "step_seconds": 1e-9, "step_noise": 1e-4, "memory_noise_gib": 1e-4,
 }  # fmt: skip
 """Least values of figures; 0 for the others."""
@@ -190,7 +186,7 @@ def _require_figures(record: Conditions | MeasuredRun) -> None:
 
 
 _FORMAT = "smp-advisor-calibration"
-_VERSION = 1
+_VERSION = 2
 
 
 @checked

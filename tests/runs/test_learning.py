@@ -12,7 +12,6 @@ from IPython.core.error import UsageError
 
 import smp_advisor as smpa
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
-from smp_advisor.costs.learned import is_measured
 from smp_advisor.errors import AdvisorError, CalibrationError, JobError
 from smp_advisor.libraries.layout import layout_of
 from smp_advisor.notebook import Advisor
@@ -20,7 +19,6 @@ from smp_advisor.notebook.shown import set_displayed_last
 from smp_advisor.notebook.view_state import recommendation
 from smp_advisor.runs.measure import measured_run
 from smp_advisor.runs.readers import Log, Sample
-from smp_advisor.workload.calibration import FEATURES
 from tests.runs.logs import exported
 
 FACTORS = st.floats(0.6, 3.0)
@@ -183,33 +181,11 @@ def test_a_calibration_is_saved_and_reused(advice, tmp_path):
     assert repr(other.job.calibration) == "Calibration(2 runs)"
 
 
-def test_a_run_of_an_earlier_version_is_the_measured_plan_of_no_ambiguous_setting(advice):
-    job = replace(advice.job, global_batch_size=None)
-    log = Log(title="your figures", samples=(Sample(None, 9.0),))
-    for setting, values in (
-        ("sharding_strategy", ("full_shard", "shard_grad_op")),
-        ("activation_checkpointing", ("each", "every_2")),
-    ):
-        for value in values:
-            plan = replace(advice.plan, **{"sharding_strategy": "hybrid_shard", setting: value})
-            run = measured_run(log, advice.model, advice.cluster, job, plan, accept=True)
-            level, checkpointed = (FEATURES.index(name) for name in ("sharding_level", "checkpointed"))
-            figures = list(run.conditions.configuration)
-            figures[level], figures[checkpointed] = min(figures[level], 4.0), min(figures[checkpointed], 2.0)
-            old = replace(run, figures_version=1, conditions=replace(run.conditions, configuration=tuple(figures)))
-            calibration = smpa.Calibration(runs=(old,))
-            for of in values:
-                layout = layout_of([replace(plan, **{setting: of})], job, advice.cluster)
-                assert not is_measured(calibration, advice.model, advice.cluster, job, layout).any()
-            layout = layout_of([plan], job, advice.cluster)
-            assert is_measured(smpa.Calibration(runs=(run,)), advice.model, advice.cluster, job, layout).all()
-
-
 def test_no_calibration_is_refused_in_one_sentence(advice, tmp_path):
     path = tmp_path / "calibration.json"
     start = '{"format": "smp-advisor-calibration", "version": '
-    runs = [f"{start}{runs}}}" for runs in ('2, "runs": []', '1, "runs": []', '1, "runs": [{}]')]
-    texts = ["", "[]", "{}", *runs, start + '1, "runs": [{"conditions": {"gpu": 1}}]}', "[" * 100_000]
+    runs = [f"{start}{runs}}}" for runs in ('1, "runs": []', '2, "runs": []', '2, "runs": [{}]')]
+    texts = ["", "[]", "{}", *runs, start + '2, "runs": [{"conditions": {"gpu": 1}}]}', "[" * 100_000]
     _calibration(advice, 1.2).save(path)
     text = path.read_text("utf-8")
     for good, bad in (('"step_noise": 0.', '"step_noise": -0.'), ('"nodes": 2', '"nodes": "2"'), ("null", "[]")):

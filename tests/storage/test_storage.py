@@ -151,9 +151,9 @@ def test_files_of_earlier_forms_are_read_or_refused_with_a_remedy():
         ("", "no JSON"),
         ("[" * 100_000, "no JSON"),
         ("{}", "no stored value"),
-        ('{"format": "smp-advisor", "version": 4, "value": {}}', "version 4 .* reads version 3"),
-        ('{"format": "smp-advisor", "version": 3, "kind": "Step", "value": {}}', "holds no Advice"),
-        ('{"format": "smp-advisor", "version": 3, "kind": "Cluster", "value": {}}', "not valid at instance"),
+        ('{"format": "smp-advisor", "version": 5, "value": {}}', "version 5 .* reads version 4"),
+        ('{"format": "smp-advisor", "version": 4, "kind": "Step", "value": {}}', "holds no Advice"),
+        ('{"format": "smp-advisor", "version": 4, "kind": "Cluster", "value": {}}', "not valid at instance"),
     ],
 )
 def test_other_texts_are_refused(text, reason):
