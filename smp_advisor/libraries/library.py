@@ -110,8 +110,6 @@ class Library:
     script: Literal["torch", "smp_step", "keras", "trainer"] = "torch"
     """Kind of the generated training script: a PyTorch loop (FSDP, or DDP if the plan does not shard parameters), a
     PyTorch loop with ``smp.step`` functions, a Keras loop, or the Trainer of transformers."""
-    flat_parameters: Callable[[Any], bool] = lambda _: False
-    """Whether the generated script of a plan shards with FullyShardedDataParallel instead of ``fully_shard``."""
     adapters: bool = False
     """Whether the library documents training of adapters (LoRA)."""
     optimizers: tuple[str, ...] = ("adam", "sgd", "plain-sgd")

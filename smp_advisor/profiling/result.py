@@ -44,7 +44,7 @@ class Profile(Shown):
 
     name: str
     """Class of the model, or its common name."""
-    source: Literal["module", "configuration", "count", "script"]
+    source: Literal["module", "configuration", "count"]
     """Form of the profiled model. ``count``: a shape inferred from a parameter count; ``origin`` explains how."""
     origin: str = ""
     parameter_count: int = 0

@@ -47,7 +47,6 @@ class StepMeasure:
     """Parameters, buffers and inputs before the step."""
     peak_bytes: int
     """Peak live bytes."""
-    gradient_bytes: int
     without_gradient: tuple[str, ...]
     """Trainable parameters without a gradient after the step."""
     operations: int
@@ -97,7 +96,7 @@ def measure_step(
     state = [*parameters.values(), *model.buffers()]
     recorder.track([*state, *tree_leaves(inputs)])
     saved_storages = _SavedStorages(recorder, frozenset(key for key in map(storage_key, state) if key is not None))
-    gradients, missing = 0, tuple[str, ...]()
+    missing = tuple[str, ...]()
     with contextlib.ExitStack() as stack:
         # The recorder is outermost: it must see what the other modes turn a call into.
         stack.enter_context(recorder)
@@ -124,7 +123,6 @@ def measure_step(
             recorder.mark("optimizer")
             # Before the optimizer, which may set gradients to None.
             missing = tuple(name for name, p in parameters.items() if p.requires_grad and p.grad is None)
-            gradients = sum(_bytes(p.grad) for p in parameters.values() if p.grad is not None)
             loss = loss.detach()
     if backward and not keeps_gradients:
         model.zero_grad(set_to_none=True)
@@ -136,7 +134,6 @@ def measure_step(
         intervals=tuple(recorder.intervals),
         resident_bytes=resident,
         peak_bytes=recorder.peak_bytes,
-        gradient_bytes=gradients,
         without_gradient=missing,
         operations=recorder.operations,
         uncounted=tuple(recorder.uncounted),
@@ -148,13 +145,6 @@ def measure_step(
         crossing_bytes=crossing,
         entered=frozenset() if log is None else frozenset(log.entered),
     )
-
-
-def _bytes(tensor: Tensor) -> int:
-    """Return the bytes of a tensor's storage; of the values and indices of a sparse one."""
-    if tensor.layout == torch.sparse_coo:
-        return tensor._values().untyped_storage().nbytes() + tensor._indices().untyped_storage().nbytes()
-    return tensor.untyped_storage().nbytes()
 
 
 def call_model(model: nn.Module, inputs: Inputs) -> Any:

@@ -71,8 +71,6 @@ class Decision:
     """Probability that the chosen plan is within 3 % of the fastest plan that fits with no larger batch."""
     expected_regret: float
     """Expected share of the speed of that fastest plan that the chosen plan lacks."""
-    least_regret: float
-    """The smallest expected regret of the compared plans: above 0, since the fastest differs from draw to draw."""
     family: str
     """Family of the chosen plan: one of `FAMILIES`."""
     indistinct: tuple[str, ...]
@@ -146,7 +144,6 @@ def decide(model: Model, job: Job, result: SearchResult, terms: Mapping[str, Any
     return Decision(
         near_best_probability=float((speeds[:, 0] >= (1 - NEAR_BEST) * best).mean()),
         expected_regret=float(regrets[0]),
-        least_regret=float(regrets.min()),
         family=names[0],
         indistinct=tuple(sorted(indistinct)),
         published=title if indistinct and DIVISIONS[divisions[0]] == division else "",

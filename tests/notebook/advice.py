@@ -20,7 +20,6 @@ PIPELINE = replace(TEN_B, pipeline_parallel_degree=2, tensor_parallel_degree=8, 
 DECISION = Decision(
     near_best_probability=0.75,
     expected_regret=0.02,
-    least_regret=0.02,
     family="tensor parallelism",
     indistinct=("sharded data parallelism",),
     published="",

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.core.elementwise import anywhere, is_in, where
 from smp_advisor.libraries.layout import EVERYTHING, Layout, checkpoint_columns
-from smp_advisor.libraries.library import FULLY_SHARD_SINCE, SHARDED_SETTINGS, Library
+from smp_advisor.libraries.library import SHARDED_SETTINGS, Library
 from smp_advisor.libraries.plan import Checkpointing, Plan
 from smp_advisor.libraries.sharding import STRATEGIES
 from smp_advisor.libraries.space import replica_space
 from smp_advisor.libraries.state_bytes import fully_sharded, trained
-from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,7 +125,6 @@ LIBRARY = Library(
     layout=layout,
     space=_space,
     trainer_argument="fsdp",
-    flat_parameters=lambda plan: release(plan.version)[:2] < FULLY_SHARD_SINCE,
     adapters=True,
     optimizers=("adam", "adam-8bit", "sgd", "plain-sgd"),
     adapter_bases=frozenset({16, 4}),  # 4 bits by TRL's trainer, in values of bfloat16

@@ -273,8 +273,6 @@ LIBRARY = Library(
     cluster_mismatches=cluster_mismatches,
     model_mismatches=model_mismatches,
     smdistributed=True,
-    # With tensor parallelism, ``fully_shard`` is used, which also shards divided tensors.
-    flat_parameters=lambda plan: plan.tensor_parallel_degree == 1,
     adapters=True,
     training_settings=SHARDED_SETTINGS,
     restricts_families=True,
