@@ -62,7 +62,7 @@ def with_accuracy(readme: str, result: dict[str, Any]) -> str:
 
 
 def _brief(result: dict[str, Any]) -> Iterator[str]:
-    """Four lines for a new user: first scores of runs that nobody had seen, one run of their own, and the fit."""
+    """Lines for a new user: first scores of runs that nobody had seen, one run of their own, and the fit."""
     yield "| what you will meet | rows | median error | p90 | inside the stated 95 % interval |"
     yield "|---|---:|---:|---:|---:|"
     for figure, title in (
@@ -82,11 +82,12 @@ def _brief(result: dict[str, Any]) -> Iterator[str]:
         figures = f"{own['pairs']} | {' | '.join(_percent(own[name]) for name in ('median', 'p90', 'inside'))}"
     yield f"| Step time after one measured run of the same code | {figures} |"
     fit = result["fit"]
-    false, missed = fit["false_oom"], fit["missed_oom_at_search_margin"]
-    cells = f"{_percent(false['share'])} | {_percent(missed['share'])}"
+    ran, out, sure = (fit[name] for name in ("false_oom", "missed_oom", "missed_oom_at_search_margin"))
+    yield ""
     yield (
-        f"| Ran, predicted not to fit (of {false['cases']}); ran out, 95 % sure to fit (of {missed['cases']}) "
-        f"| {false['cases'] + missed['cases']} | {cells} | |"
+        f"Of {ran['cases']} runs that ran, {_percent(ran['share'])} were predicted not to fit. "
+        f"Of {out['cases']} that ran out of memory, {_percent(out['share'])} were predicted to fit, and "
+        f"{_percent(sure['share'])} with the required probability of 95 %."
     )
 
 

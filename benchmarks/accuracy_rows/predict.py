@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from smp_advisor.core import GIB
-from smp_advisor.costs.activations import block_saved_bytes
+from smp_advisor.costs.activations import block_bytes
 from smp_advisor.costs.evaluate import doubt_of, fit_probability, memory_columns, seconds_columns, trained
 from smp_advisor.costs.memory import memory_error_squares, stage_bytes
 from smp_advisor.costs.step_time import Step, step_of
@@ -49,12 +49,12 @@ def memory(run: Run) -> MemoryPrediction:
     """Memory of the run's measured stage, or of the largest stage."""
     model = trained(run.model, run.job)
     world = World.of(model, run.cluster, run.job, run.layout)
-    saved = tuple(block_saved_bytes(g.block, run.layout, world, run.job) for g in model.groups)
+    blocks = block_bytes(model, run.layout, world, run.job)
     every = stages(model, int(run.layout.pipeline_parallel_degree[0]))
     measured = every if run.stage is None else (every[run.stage],)
     shards = vocabulary_shards(model, run.layout)
     predictions = [
-        _prediction(stage_bytes(model, run.layout, world, stage, saved), shards, model.activation_band)
+        _prediction(stage_bytes(model, run.layout, world, stage, blocks), shards, model.activation_band)
         for stage in measured
     ]
     return max(predictions, key=lambda prediction: prediction.total_gib)

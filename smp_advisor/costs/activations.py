@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from smp_advisor.core.elementwise import anywhere, ceil, maximum, minimum, where
 from smp_advisor.costs.world import in_flight, stack_of, vocabulary_shards
@@ -17,6 +17,25 @@ if TYPE_CHECKING:
     from smp_advisor.workload.block import Attention, Block
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
+
+
+class BlockBytes(NamedTuple):
+    """Bytes per GPU of a model's blocks for one microbatch, shape (n,) each."""
+
+    saved: tuple[Floats, ...]
+    """Saved activations of one block of each group."""
+    score_gradients: Floats
+    """The most that the backward pass of eager attention adds to them."""
+
+
+def block_bytes(model: Model, layout: Layout, world: World, job: Job) -> BlockBytes:
+    """Return the bytes of a model's blocks, which are the same in every stage."""
+    blocks = [group.block for group in model.groups]
+    saved = tuple(block_saved_bytes(block, layout, world, job) for block in blocks)
+    gradients: Floats = 0.0
+    for block, bytes_ in zip(blocks, saved, strict=True):
+        gradients = maximum(gradients, _score_gradient_bytes(block, bytes_, layout, world, job))
+    return BlockBytes(saved, gradients)
 
 
 def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> Floats:
@@ -81,13 +100,44 @@ def _attention_bytes(attention: Attention, layout: Layout, world: World, job: Jo
     if job.attention == "fused" and attention.fusible:
         return statistics
     # One kernel for scale, mask and softmax writes 16 bits whatever it computes in.
-    code = stack_of(job, layout)
-    fused = code.eager == "fused-softmax" and not code.fp32_softmax
-    score = attention.eager_score_bytes(element, fused=fused, autocast=layout.state_bytes.cast_bytes > 0)
+    fused, autocast = _has_softmax_kernel(layout, job), layout.state_bytes.cast_bytes > 0
+    score = attention.eager_score_bytes(element, fused=fused, autocast=autocast)
     scores: Floats = score * tokens * attention.keys_per_query(world.sequence_length)
     scores = where(layout.selective_recomputation, 0.0, scores)
     # The library's own layers, used under tensor parallelism, always have a fused form.
     return where(tp == 1, scores, statistics) if job.attention == "fused" else scores
+
+
+def _has_softmax_kernel(layout: Layout, job: Job) -> bool:
+    code = stack_of(job, layout)
+    return code.eager == "fused-softmax" and not code.fp32_softmax
+
+
+def _score_gradient_bytes(block: Block, saved: Floats, layout: Layout, world: World, job: Job) -> Floats:
+    """Return what the backward pass of eager attention has beyond the saved activations of its block, bytes per GPU.
+
+    At the softmax, its output, the gradient of that and the gradient of its input exist at once, each as large as the
+    scores, and copies and masks after it are free: traced, the peak of a checkpointed Llama layer over 1,024 tokens is
+    1.4 times what it saves. One kernel for the softmax writes the second gradient over the first
+    (Megatron-LM, ``scaled_masked_softmax_backward``). The layers after the attention, about half of the rest of the
+    block, are free by then.
+    """
+    tp, element = layout.tensor_parallel_degree, world.bytes_per_element
+    fused, autocast = _has_softmax_kernel(layout, job), layout.state_bytes.cast_bytes > 0
+    peak: Floats = 0.0
+    scores: Floats = 0.0
+    for attention in block.attentions:
+        if job.attention == "fused" and attention.fusible:
+            continue
+        pairs = attention.heads / tp * attention.query_share * world.microbatch_tokens
+        pairs = pairs * attention.keys_per_query(world.sequence_length)
+        softmax = 4 if (attention.scores_in_fp32 or autocast) and not fused else element
+        score = attention.eager_score_bytes(element, fused=fused, autocast=autocast)
+        beyond = element if fused else max(3 * softmax - score, element)
+        gradients = (beyond + where(layout.selective_recomputation, score, 0.0)) * pairs
+        peak = maximum(peak, gradients if job.attention == "eager" else where(tp == 1, gradients, 0.0))
+        scores = scores + _attention_bytes(attention, layout, world, job)
+    return maximum(peak - (saved - scores) / 2, 0.0)
 
 
 def unit_layers(layout: Layout, stage: Stage) -> Floats:
@@ -132,10 +182,9 @@ def offloaded_activation_bytes(model: Model, layout: Layout, world: World, stage
     return stored[key]
 
 
-def activation_bytes(
-    model: Model, layout: Layout, world: World, stage: Stage, saved: tuple[Floats, ...]
-) -> dict[str, Floats]:
+def activation_bytes(model: Model, layout: Layout, world: World, stage: Stage, blocks: BlockBytes) -> dict[str, Floats]:
     """Return the bytes of activations, of the recomputed unit and of logits by category, shape (n,) each."""
+    saved = blocks.saved
     element = world.bytes_per_element
     checkpointed = layout.checkpoint_layers != 0
     flight = in_flight(layout, stage.index)
@@ -158,12 +207,15 @@ def activation_bytes(
         outside = outside + element * model.outside_elements * world.microbatch_tokens * flight
     outside = outside + _position_bias_bytes(model, layout, world, stage) * flight
     logits = _logits_bytes(model, layout, world, stage)
-    recomputed = where(checkpointed, where(unit == stage.layers, every, largest * unit), 0.0)
+    recomputed = where(unit == stage.layers, every, largest * unit) + blocks.score_gradients
+    # The loss and its gradient are free by the first softmax of the backward pass.
+    behind = where(checkpointed, 0.0, maximum(blocks.score_gradients - logits, 0.0))
     return {
         "activations": where(checkpointed, inputs * share + every * flight * (1 - share), every * flight)
         + products * flight
-        + outside,
-        "recomputation": recomputed,
+        + outside
+        + behind,
+        "recomputation": where(checkpointed, recomputed, 0.0),
         "logits": logits,
     }
 

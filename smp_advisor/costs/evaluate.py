@@ -16,7 +16,7 @@ from smp_advisor.core import GIB
 from smp_advisor.core.elementwise import anywhere, largest, root, smallest
 from smp_advisor.core.files import sentence
 from smp_advisor.core.stopping import stop_if_nobody_waits
-from smp_advisor.costs.activations import block_saved_bytes
+from smp_advisor.costs.activations import block_bytes
 from smp_advisor.costs.communication import MOST_MEASURED, Group, is_first_generation
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import are_overridden, constant, peak_flops
@@ -116,9 +116,9 @@ def kinds_bytes(
     model: Model, job: Job, layout: Layout, world: World, degree: int
 ) -> list[tuple[Stage, dict[str, Floats], Floats]]:
     """(stage, bytes by category, host bytes) of each kind of stage."""
-    saved = tuple(block_saved_bytes(group.block, layout, world, job) for group in model.groups)
+    blocks = block_bytes(model, layout, world, job)
     return [
-        (stage, stage_bytes(model, layout, world, stage, saved), host_bytes(model, layout, world, stage))
+        (stage, stage_bytes(model, layout, world, stage, blocks), host_bytes(model, layout, world, stage))
         for stage in stage_kinds(model, degree)
     ]
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from smp_advisor.core.elementwise import Bools, Floats
+    from smp_advisor.costs.activations import BlockBytes
     from smp_advisor.costs.distinct import Distinct
     from smp_advisor.costs.world import Stage, World
     from smp_advisor.libraries.layout import Layout
@@ -64,15 +65,13 @@ def _fixed(model: Model, layout: Layout, world: World, stage: Stage) -> _Fixed:
     )
 
 
-def stage_bytes(
-    model: Model, layout: Layout, world: World, stage: Stage, saved: tuple[Floats, ...]
-) -> dict[str, Floats]:
+def stage_bytes(model: Model, layout: Layout, world: World, stage: Stage, blocks: BlockBytes) -> dict[str, Floats]:
     """Peak bytes per GPU of one stage by category, which add up, shape (n,); the optimizer's step is the excess."""
     if "alike" not in vars(layout):  # all stages have the same
         vars(layout)["alike"] = distinct(layout, [layout.microbatches == 1], but=(*SCHEDULE, *OFFLOADING))
     alike: Distinct = vars(layout)["alike"]
     fixed = alike.all_rows(_fixed(model, alike.layout, alike.of_kinds(world), stage))
-    buffers, result = fixed.buffers, fixed.state | activation_bytes(model, layout, world, stage, saved)
+    buffers, result = fixed.buffers, fixed.state | activation_bytes(model, layout, world, stage, blocks)
     recomputed, logits, gradients = result["recomputation"], result["logits"], result["gradients"]
     # The loss and its gradient are free when the first block is recomputed, so the larger of the two counts.
     result["recomputation"] = maximum(recomputed - logits, 0.0)

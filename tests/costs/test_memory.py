@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.accuracy_rows.state_bytes import deepspeed, pure
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
-from smp_advisor.costs.activations import block_saved_bytes
+from smp_advisor.costs.activations import block_bytes
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
 from smp_advisor.costs.memory import memory_error_squares, stage_bytes
@@ -226,8 +226,8 @@ def peak_gib(state: StateBytes, *, samples: int = 1, nodes: int = 1, **columns: 
     model, job, cluster = gpt(layers=24, hidden=2048, heads=16), Job(sequence_length=512), Cluster(P4D, nodes)
     layout = Layout.of_columns(state, batch_samples=samples, **columns)
     world = World.of(model, cluster, job, layout)
-    saved = tuple(block_saved_bytes(group.block, layout, world, job) for group in model.groups)
-    by_category = stage_bytes(model, layout, world, stages(model, 1)[0], saved)
+    blocks = block_bytes(model, layout, world, job)
+    by_category = stage_bytes(model, layout, world, stages(model, 1)[0], blocks)
     return {name: float(values[0]) / GIB for name, values in by_category.items()}
 
 

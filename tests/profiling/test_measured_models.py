@@ -6,7 +6,7 @@ import pytest
 
 import smp_advisor
 from smp_advisor.cluster import Cluster
-from smp_advisor.costs.activations import activation_bytes, block_saved_bytes
+from smp_advisor.costs.activations import activation_bytes, block_bytes
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.world import World, stages
 from smp_advisor.errors import ModelError
@@ -75,7 +75,8 @@ def test_the_cost_model_counts_what_was_measured(name, attention):
     job = Job(sequence_length=SEQUENCE, precision="fp16", attention=attention)
     layout = layout_of([Plan(batch_size=2, microbatches=1)], job)
     world = World.of(model, Cluster("ml.p4d.24xlarge", 1), job, layout)
-    counted = sum(group.count * float(block_saved_bytes(group.block, layout, world, job)[0]) for group in model.groups)
+    blocks = block_bytes(model, layout, world, job)
+    counted = sum(group.count * float(saved[0]) for group, saved in zip(model.groups, blocks.saved, strict=True))
     measured = sum(block.saved_bytes(2, SEQUENCE) for block in profile.blocks)
     # Tables kept once a microbatch are counted for each sample: never less than measured. Parts that do not repeat are
     # blocks of the cost model, too.
@@ -83,8 +84,7 @@ def test_the_cost_model_counts_what_was_measured(name, attention):
     assert measured * (1 - 1e-6) <= counted <= limit * 1.03
     # Blocks or not: all that is kept and computed is somewhere.
     stage = stages(model, 1)[0]
-    saved = tuple(block_saved_bytes(group.block, layout, world, job) for group in model.groups)
-    everything = float(activation_bytes(model, layout, world, stage, saved)["activations"][0])
+    everything = float(activation_bytes(model, layout, world, stage, blocks)["activations"][0])
     if model.head.kind == "language-model":
         everything += 2 * SEQUENCE * model.head.outputs * (4 if model.head.loss_in_fp32 else 2)
     # What any model is taken to keep around its blocks and logits is much in one this small.

@@ -5,6 +5,8 @@ from functools import partial
 
 import pytest
 
+from smp_advisor import Cluster, Job, Model, estimate
+from smp_advisor.libraries.ddp import DdpPlan
 from tests.deferred import Deferred, deferred
 from tests.profiling.shared import net, profiled
 from tests.rows import rows
@@ -53,6 +55,51 @@ def peak_of_two_steps(model, inputs, precision, optimizer):
 
 
 COMPOSED = [(GPT2, "amp", 512), (LLAMA, "bf16", 1024)]
+
+
+def traced_passes(values, sequence):
+    """Peak bytes of a pass over checkpointed blocks in bf16 beyond parameters and gradients."""
+    profiled, mode = read_model(values), KnownValuesMode()
+    model = build_fake(lambda: profiled.build(attention="eager"), mode, torch.bfloat16).train()
+    inputs = fake_inputs(example_inputs(model).make(1, sequence), mode, torch.bfloat16)
+    for block in [model.get_submodule(path) for stack in stacks(model) for path in stack.paths]:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+    recorder = StepRecorder(dict(model.named_parameters()))
+    with mode:
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        recorder.track([*model.parameters(), *(part.grad for part in model.parameters()), *model.buffers()])
+        resident = recorder.live_bytes
+        with recorder, gpu_kernels("eager", recorder.on_attention):
+            recorder.restart("forward")
+            loss = loss_of(call_model(model, inputs))
+            recorder.mark("backward")
+            loss.backward()
+            recorder.mark("end")
+    return recorder.peak_bytes - resident
+
+
+WIDE = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 256}
+EAGER = [
+    ({"model_type": "llama", "intermediate_size": 1408, "num_key_value_heads": 4, **WIDE}, 2048),
+    ({"model_type": "mixtral", "intermediate_size": 1024, "num_local_experts": 4, **WIDE}, 1024),
+    ({"model_type": "bert", "intermediate_size": 2048, "max_position_embeddings": 1024, **WIDE}, 1024),
+    ({"model_type": "gpt2", "n_embd": 512, "n_layer": 4, "n_head": 8, "vocab_size": 256}, 1024),
+]
+
+
+def test_the_gradients_of_scores_stand_beside_a_recomputed_block():
+    for values, sequence in EAGER:
+        job = Job(
+            sequence_length=sequence, precision="bf16", state_precision="16-bit", attention="eager", stack="hf-eager"
+        )
+        model, plan = Model.from_config(values), DdpPlan(activation_checkpointing=True)
+        memory = estimate(model, Cluster("ml.g5.2xlarge", 1), job, plan).memory.peak
+        ours = memory.activations_gib + memory.recomputation_gib + memory.logits_gib
+        # Less: gradients of the layers' weights, which are large here.
+        assert 0.8 <= ours * 2**30 / traced_passes(values, sequence) <= 1.05, values["model_type"]
+
+
 BYTES = [("fp32", 16, 20), ("bf16", 8, 10), ("fp16", 20, 24), ("amp", 16, 20), ("mixed", 16, 20)]
 
 
