@@ -196,6 +196,33 @@ def test_the_launcher_decides_groups_devices_and_layers(tmp_path: Path) -> None:
     assert found("huggyllama/llama-7b", wraps.replace("Bert", "LlamaDecoder")) == []
 
 
+OF_PARSER = """from dataclasses import dataclass
+from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+
+@dataclass
+class Names:
+    model: str = ""
+
+names, arguments = HfArgumentParser((Names, TrainingArguments)).parse_args_into_dataclasses()
+Trainer(AutoModelForCausalLM.from_pretrained(names.model), arguments, train_dataset=rows).train()
+"""
+
+
+def test_options_of_a_parser_are_judged_as_the_arguments_that_they_fill(tmp_path: Path) -> None:
+    options = '"model": "gpt2", "output_dir": "/opt/ml/model", "save_steps": 50, "bf16": True, "fp16": WRONG'
+    cell = BASES["estimator"].replace('"epochs": 3', options)
+    wrong = {(one.id, one.severity) for one in checked(tmp_path, cell.replace("WRONG", "True"), OF_PARSER)}
+    assert {("TRN736", "error"), ("SMP005", "warning")} <= wrong
+    right = cell.replace("WRONG", "False").replace("/opt/ml/model", "/opt/ml/checkpoints")
+    right = right.replace("max_run=3600", 'checkpoint_s3_uri="s3://b/c"')
+    assert not {one.id for one in checked(tmp_path, right, OF_PARSER)} & {"TRN736", "SMP005", "TRN720"}
+
+
+def test_no_distribution_is_none(tmp_path: Path) -> None:
+    cell = ALONE.replace('framework_version="2.8.0"', 'framework_version="2.8.0", distribution=None')
+    assert not any("distribution is not known" in line for line in checked(tmp_path, cell).readings[0].open)
+
+
 def test_an_image_of_ones_own_has_no_launcher_either(tmp_path: Path) -> None:
     cell = CELL.replace('    distribution={"torch_distributed": {"enabled": True}},\n', "").replace(
         'framework_version="2.8.0",\n    py_version="py312"',
