@@ -146,22 +146,17 @@ def resumed(killed: Stage, again: Stage | None, *, keeps_checkpoints: bool) -> I
     if after is None or not before:
         return
     name, _ = max(killed["checkpoints"], key=lambda entry: entry[1])
-    ends = events(killed, 0, "updated")
-    states = [(event["parameters"], event["parts"]) for event in before]
-    if ends:
-        states.append((ends[-1]["parameters"], ends[-1]["parts"]))
-    now = (after["parameters"], after["parts"])
-    matches = [number for number, state in enumerate(states) if _same_figures(state, now)]
+    states = [*before, *events(killed, 0, "updated")[-1:]]
+    matches = [number for number, state in enumerate(states) if _same_figures(state, after)]
     noted = partial(Observed, kind="resume", site=after["site"])
     if not matches:
         yield noted(text=f"after a kill the parameters are none of those that were saved ({name})")
         return
     steps = [events(again, rank, "step") for rank in ranks_of(again)]
-    if len(steps) > 1 and all(steps):
-        apart_now = next(other_parameters(steps), None)
-        if apart_now is not None:
-            yield noted(text=f"after a kill {apart_now.text}")
-            return
+    apart_now = next(other_parameters(steps), None) if len(steps) > 1 and all(steps) else None
+    if apart_now is not None:
+        yield noted(text=f"after a kill {apart_now.text}")
+        return
     update = next((n for n in reversed(matches) if n < len(before) and _continues(before[n], after)), matches[-1])
     if update == 0 or (0 in matches and not after["states"]):
         text = f"after a kill the script starts from zero: {name} is in /opt/ml/checkpoints, and is not read"
@@ -199,11 +194,9 @@ def _continues(expected: Event, after: Event) -> bool:
     return same_rates and bool(expected["states"]) == bool(after["states"])
 
 
-def _same_figures(first: Any, second: Any) -> bool:
-    return all(
-        near(a[1], b[1], 1e-6) and abs(a[0] - b[0]) <= 1e-5 * max(1.0, a[1] ** 0.5)
-        for a, b in zip(first, second, strict=True)
-    )
+def _same_figures(first: Event, second: Event) -> bool:
+    pairs = [(first[name], second[name]) for name in ("parameters", "parts")]
+    return all(near(a[1], b[1], 1e-6) and abs(a[0] - b[0]) <= 1e-5 * max(1.0, a[1] ** 0.5) for a, b in pairs)
 
 
 def compared(result: Rehearsal, new: dict[str, Any], old: dict[str, Any]) -> Rehearsal:
@@ -255,20 +248,16 @@ def _updates(first: dict[str, Any], second: dict[str, Any], done: list[str]) -> 
 
 
 def _parameters(first: dict[str, Any], second: dict[str, Any], done: list[str]) -> Iterator[Observed]:
-    totals = []
-    for stage in (first, second):
-        updates = [events(stage, rank, "updated") for rank in ranks_of(stage)]
-        if not all(updates):
-            return
-        number = min(map(len, updates)) - 1
-        totals.append((updates[0][number]["parameters"][1] + sum(e[number]["parts"][1] for e in updates), number))
-    (mine, count), (theirs, second_count) = totals
-    if count == second_count:
-        if abs(mine - theirs) > _TOLERANCE * max(mine, theirs):
-            text = f"the squares of the parameters sum to {mine:.6g} after the last update, and to {theirs:.6g} before"
-            yield Observed(kind="parameters", text=text, site=_site(first))
-        else:
-            done.append("parameters after the last update")
+    ends = [[events(stage, rank, "updated") for rank in ranks_of(stage)] for stage in (first, second)]
+    counts = {len(updates) for ranks in ends for updates in ranks}
+    if len(counts) != 1 or 0 in counts:
+        return
+    mine, theirs = (ranks[0][-1]["parameters"][1] + sum(r[-1]["parts"][1] for r in ranks) for ranks in ends)
+    if near(mine, theirs, _TOLERANCE):
+        done.append("parameters after the last update")
+    else:
+        text = f"the squares of the parameters sum to {mine:.6g} after the last update, and to {theirs:.6g} before"
+        yield Observed(kind="parameters", text=text, site=_site(first))
 
 
 def _saved(first: dict[str, Any], second: dict[str, Any], done: list[str]) -> Iterator[Observed]:

@@ -152,40 +152,33 @@ def failures(stage: Stage) -> Iterator[Observed]:
     failure, verdict = first_error(stage), stage["verdict"]
     lost = failure is not None and _is_lost(failure[1])
     # Arguments first: they explain each error that follows.
-    refusal = _refusal(stage)
-    if refusal:
-        text = f"the script's parser refuses what the job passes: {refusal}"
-        yield Observed(kind="arguments", text=text)
+    if refusal := _refusal(stage):
+        yield Observed(kind="arguments", text=f"the script's parser refuses what the job passes: {refusal}")
     elif failure is not None and not lost:
         rank, error = failure
         failing = {r for r in ranks_of(stage) for e in events(stage, r, "error") if e["name"] == error["name"]}
-        who = "every rank" if len(failing) == len(stage["ranks"]) and len(failing) > 1 else f"rank {rank}"
+        is_of_some = len(failing) < len(stage["ranks"])
+        who = f"rank {rank}" if is_of_some or len(failing) == 1 else "every rank"
         # Some errors of one rank alone have a known reason: it came before rank 0, or after another one.
-        kind, is_of_some = "failure", len(failing) < len(stage["ranks"])
-        if stage["nodes"] > 1:
-            kind = "node"
-        elif error["name"] in ("FileNotFoundError", "EOFError") and 0 not in failing:
-            kind = "late"
-        elif error["name"] == "FileExistsError" and is_of_some:
-            kind = "written twice"
+        kind = (
+            "node" if stage["nodes"] > 1
+            else "late" if error["name"] in ("FileNotFoundError", "EOFError") and 0 not in failing
+            else "written twice" if error["name"] == "FileExistsError" and is_of_some
+            else "failure"
+        )  # fmt: skip
         yield Observed(kind=kind, text=f"{who}: {error['name']}: {error['text'][:200]}", site=error["site"])
     # A rank that lost its peer is a symptom: the place where they parted is the cause.
     if verdict and verdict["code"] in ("order", "ended", "asleep") and (failure is None or lost):
         parted = f"; apart since {verdict['parted']}" if verdict.get("parted") else ""
         yield Observed(kind="order", text=verdict["text"] + parted, site=verdict["site"])
     elif lost and failure is not None and not verdict:
-        rank, error = failure
-        yield Observed(
-            kind="order", text=f"rank {rank} loses its peer, which has ended or is elsewhere: {error['text'][:120]}",
-            site=error["site"],
-        )  # fmt: skip
+        text = f"rank {failure[0]} loses its peer, which has ended or is elsewhere: {failure[1]['text'][:120]}"
+        yield Observed(kind="order", text=text, site=failure[1]["site"])
     elif failure is None and not verdict:
-        for rank in ranks_of(stage):
-            end = stage["ranks"][rank]["end"]
-            if end not in (0, None) and not events(stage, rank, "killed"):
-                how = f"signal {-end}" if end < 0 else f"status {end}"
-                yield Observed(kind="failure", text=f"rank {rank} ended with {how}")
-                return
+        ends = [(rank, stage["ranks"][rank]["end"]) for rank in ranks_of(stage) if not events(stage, rank, "killed")]
+        for rank, end in [(rank, end) for rank, end in ends if end][:1]:
+            how = f"signal {-end}" if end < 0 else f"status {end}"
+            yield Observed(kind="failure", text=f"rank {rank} ended with {how}")
 
 
 def _refusal(stage: Stage) -> str:
@@ -321,19 +314,12 @@ def updates_of(stage: Stage, rank: int) -> list[tuple[float, float, float, int, 
 
 def _not_reduced(recorded: list[Event]) -> Iterator[Observed]:
     """Yield an update whose last backward pass scatters no gradients, which wait for those of the next update."""
-    scattered: list[int] = []
-    for event in recorded:
-        if event["kind"] == "backward":
-            scattered.append(0)
-        elif event["kind"] == "collective" and scattered:
-            scattered[-1] += "reduce_scatter" in event["operation"]
-        elif event["kind"] == "step":
-            if any(scattered) and not scattered[-1]:
-                text = f"update {event['update'] + 1} is without the gradients of the last of its {len(scattered)} "
-                text += "backward passes, which reduces none, and an earlier one does"
-                yield Observed(kind="not averaged", text=text, site=event["site"])
-                return
-            scattered = []
+    entries = [event for event in recorded if event["kind"] in ("backward", "collective", "step")]
+    marks = "".join("r" if "reduce_scatter" in e.get("operation", "") else e["kind"][0] for e in entries)
+    if match := re.search("r[^s]*b[^rs]*s", marks):
+        step = entries[match.end() - 1]
+        text = f"update {step['update'] + 1} is without the gradients of its last backward pass, which reduces none"
+        yield Observed(kind="not averaged", text=f"{text}, and an earlier one does", site=step["site"])
 
 
 def _not_averaged(steps: list[list[Event]], updates: list[Any]) -> Iterator[Observed]:
@@ -373,35 +359,21 @@ def near(first: float, second: float, tolerance: float) -> bool:
 
 def same_batches(stage: Stage) -> Iterator[Observed]:
     passes = [events(stage, rank, "pass") for rank in (0, 1)]
-    count = min(map(len, passes))
-    pairs = list(zip(*passes, strict=False))
+    pairs = [(mine["digest"], theirs["digest"]) for mine, theirs in zip(*passes, strict=False)]
     rows = min((event["rows"] for event in events(stage, 0, "short")), default=math.inf)  # for a batch of all ranks
-    has_enough = rows == math.inf or (bool(count) and 0 < len(stage["ranks"]) * passes[0][0]["count"] <= rows)
-    if (
-        count >= 2
-        and has_enough
-        and all(a["digest"] == b["digest"] for a, b in pairs)
-        and len({a["digest"] for a, _ in pairs}) > 1
-    ):
-        text = f"the inputs of all {count} training passes are the same on rank 0 and rank 1"
+    has_enough = rows == math.inf or (bool(pairs) and 0 < len(stage["ranks"]) * passes[0][0]["count"] <= rows)
+    if has_enough and all(mine == theirs for mine, theirs in pairs) and len({*pairs}) > 1:
+        text = f"the inputs of all {len(pairs)} training passes are the same on rank 0 and rank 1"
         yield Observed(kind="same batches", text=text, site=passes[0][0]["site"])
-    batches = events(stage, 0, "batch")
-    loaders = {event["number"]: event for event in events(stage, 0, "loader")}
-    for number in sorted({event["loader"] for event in batches}):
-        taken: list[list[Event]] = []
-        for event in batches:
-            if event["loader"] == number:
-                taken += [[]] if event["index"] == 0 else []
-                taken[-1].append(event)
+    for loader, theirs in zip(events(stage, 0, "loader"), events(stage, 1, "loader"), strict=False):
+        batches = [event for event in events(stage, 0, "batch") if event["loader"] == loader["number"]]
+        starts = [place for place, event in enumerate(batches) if event["index"] == 0]
+        taken = [batches[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
         epochs = [epoch for epoch in taken if len({event["update"] for event in epoch}) > 1]  # trained on
-        loader = loaders.get(number)
-        parts = [
-            event["part"] for rank in (0, 1) for event in events(stage, rank, "loader") if event["number"] == number
-        ]
-        if epochs and loader and len(stage["ranks"]) in loader["part"][:1] and parts[:1] == parts[1:]:
+        if epochs and len(stage["ranks"]) in loader["part"][:1] and loader["part"] == theirs["part"]:
             text = f"rank 0 and rank 1 both train on the part of rank {loader['part'][1]}: rank= of the sampler"
             yield Observed(kind="same batches", text=text, site=loader["site"])
-        if len(epochs) < 2 or loader is None or not loader["has_epochs"] or events(stage, 0, "set_epoch"):
+        if len(epochs) < 2 or not loader["has_epochs"] or events(stage, 0, "set_epoch"):
             continue
         first, second = ([event["digest"] for event in epoch] for epoch in epochs[:2])
         shared = min(len(first), len(second))
@@ -417,10 +389,10 @@ def alone(stage: Stage) -> Iterator[Observed]:
     collectives = [{(e["group"], e["number"]): e for e in events(stage, rank, "collective")} for rank in (0, 1)]
     for key, mine in collectives[0].items():
         theirs = collectives[1].get(key)
-        if theirs is None or mine["operation"] != theirs["operation"]:
+        # Where ranks parted, each does what the other did before.
+        names = ("operation", "elements") if stage["verdict"] else ("operation",)
+        if theirs is None or any(mine[name] != theirs[name] for name in names):
             continue
-        if stage["verdict"] and mine["elements"] != theirs["elements"]:
-            continue  # where ranks parted, each does what the other did before
         for rank, more, less in ((0, mine, theirs), (1, theirs, mine)):
             passes, rows = more["passes"] - less["passes"], more["rows"] - less["rows"]
             if passes >= _ALONE_PASSES or rows > _ALONE_ROWS:
@@ -530,8 +502,6 @@ def saves(stage: Stage, *, keeps_checkpoints: bool, names_checkpoints: bool) -> 
 
 def loaded(stage: Stage) -> Iterator[Observed]:
     """Yield the files at the end: whether they load and are complete."""
-    models = events(stage, 0, "model")
-    model_elements = max((event["elements"] for event in models), default=0)
     without = {e["path"] for e in events(stage, 0, "save") if not e["elements"]}  # settings, which are no model
     for entry in [entry for entry in stage.get("loaded", ()) if entry["path"] not in without]:
         name = entry["path"]
@@ -543,15 +513,6 @@ def loaded(stage: Stage) -> Iterator[Observed]:
         elif prefix := next((p for p in _WRAPPERS if all(key.startswith(p) for key in entry["names"] or [""])), ""):
             text = f"every name in {name} begins with {prefix}, which the plain model does not have"
             yield Observed(kind="load", text=text, level="warning")
-        elif (
-            entry["names"]
-            and name.endswith(".safetensors")
-            and model_elements
-            and entry["elements"] < 0.45 * model_elements
-            and "adapter" not in name
-        ):
-            text = f"{name} has {entry['elements']:,} of {model_elements:,} elements"
-            yield Observed(kind="saved in part", text=text)
 
 
 def copies(stage: Stage) -> tuple[tuple[str, float, float], ...]:

@@ -26,12 +26,8 @@ _OF_UPDATES = re.compile(r"(?:^|[._])(?:step|backward|zero_grad|no_sync|unscale_
 _OF_TRAINING = re.compile(rf"{_OF_UPDATES.pattern}|(?i:train|epoch|\bfit)")
 """In names of functions that a loop of training calls, unlike one over layers or rows."""
 RENAMED = data_file("rehearsal", "stand_ins")["renamed"]
-ACCUMULATES = "accum"
-"""In names of the number of microbatches of an update."""
-_ACCUMULATION = re.compile(
-    rf"((?i:{ACCUMULATES})\w*(?:[\"']\s*:|\s*(?::\s*int\s*)?=)\s*)([2-9]|[1-9]\d\d?)(?=\s*[,)}}\n#;])"
-)
-"""That number, as a constant in the text of a script."""
+_ACCUMULATION = re.compile(r"((?i:accum)\w*(?:[\"']\s*:|\s*(?::\s*int\s*)?=)\s*)([2-9]|[1-9]\d\d?)(?=\s*[,)}\n#;])")
+"""Microbatches of an update, as a number in the text of a script."""
 _SIZED = ("enumerate", "tqdm", "trange", "zip", "iter", "track")
 
 

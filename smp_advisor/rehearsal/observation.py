@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import data
 
-from smp_advisor.rehearsal.loops import ACCUMULATES
 from smp_advisor.rehearsal.observer import around, digest_of, local, tensors_in
 from smp_advisor.rehearsal.training import Training
 
@@ -107,7 +106,7 @@ class _Entries(dict[Any, Any]):
         return method(self, *arguments)
 
 
-for _name in ("__getitem__", "get", "pop", "__iter__", "keys", "items", "values"):
+for _name in ("__getitem__", "get", "pop", "__iter__", "copy", "keys", "items", "values"):
     setattr(_Entries, _name, functools.partialmethod(_Entries.read, getattr(dict, _name)))
 
 
@@ -285,7 +284,7 @@ def _arguments(observer: Observer) -> None:
             flags=[action.dest for action in self._actions if action.type is bool],
         )  # fmt: skip
         for name, value in vars(values).items():
-            if ACCUMULATES in name and isinstance(value, int) and value > 1:
+            if "accum" in name and isinstance(value, int) and value > 1:
                 setattr(values, name, observer.microbatches(value))
         return values, unread
 

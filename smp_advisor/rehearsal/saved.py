@@ -23,7 +23,7 @@ def look(folder: Path) -> list[dict[str, Any]]:
 
 
 def _file(path: Path) -> dict[str, Any]:
-    entry: dict[str, Any] = {"path": str(path), "elements": 0, "names": [], "error": ""}
+    entry: dict[str, Any] = {"path": str(path), "names": [], "error": ""}
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -43,7 +43,6 @@ def _file(path: Path) -> dict[str, Any]:
             if isinstance(item, dict):
                 stack.append(item)
             elif hasattr(item, "numel"):
-                entry["elements"] += int(item.numel())
                 entry["names"].append(str(name))
     entry["names"] = entry["names"][:400]
     return entry
