@@ -26,6 +26,7 @@ from smp_advisor.core.files import (
     folders_from,
     json_values,
     read_bytes,
+    table,
     user_path,
 )
 from smp_advisor.errors import AdvisorError
@@ -132,16 +133,7 @@ def _printed(text: str, environment: dict[str, str]) -> Iterator[tuple[str, str]
 Dialect = Literal["python", "json", "yaml", "shell"]
 
 _DEEPEST = 40
-_FILES: dict[str, Dialect] = {
-    ".json": "json",
-    ".yaml": "yaml",
-    ".yml": "yaml",
-    ".py": "python",
-    ".ipynb": "python",
-    ".sh": "shell",
-    ".sbatch": "shell",
-    ".slurm": "shell",
-}
+_FILES: dict[str, Dialect] = table("smp_advisor.estimators", "data/forms.toml")["files"]
 _TEMPLATE_ENDS = (".template", ".tmpl", ".tpl", ".j2", ".example", ".sample")
 _CHECKED_HERE = "%%smp_check"
 _TYPESET = str.maketrans("\u00a0\u2007\u202f\u201c\u201d\u2018\u2019", "   \"\"''")

@@ -11,7 +11,7 @@ from smp_advisor.estimators.configuration import Gap, constant, inner_table, why
 from smp_advisor.libraries.library import library_with
 from smp_advisor.libraries.schema import schema
 from smp_advisor.review.reading.data import from_plain, reason
-from smp_advisor.review.reading.values import Mapping, Value
+from smp_advisor.review.reading.values import Mapping, Value, is_none
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration, Setting
@@ -71,7 +71,7 @@ _LAUNCHERS = (
 
 
 def read_distribution(configuration: Configuration, value: Value | None) -> None:
-    if value is None:
+    if value is None or is_none(value):
         return
     if not isinstance(value, Mapping):
         why, span = why_not(value, "it is not a dictionary"), getattr(value, "span", None)

@@ -194,6 +194,7 @@ def read_script(
         if read and not read & {*_PARSES_ALL}:  # its parser gets a file alone
             ignored += tuple(name for name in written if name.replace("-", "_") not in context.trace.options)
         lost = {name.replace("-", "_") for name in ignored}
+        lost |= {"config"} if "unread_file" not in configuration.settings else set()  # its values are among them
         arriving = {name: value for name, value in received.items() if name not in lost}
         context.settings = replace(context.settings, hyperparameters=arriving)
         return _Reader(Calls(context, *gpus_of(configuration), files or {})).script(source.path, ignored)
@@ -598,6 +599,4 @@ def _checkpoints_in(context: Context) -> str:
             return MODEL_DIR
         if isinstance(source, Constant):
             return str(source.value)
-    # An HfArgumentParser fills the arguments from those of the job.
-    parses = context.trace.methods(*_PARSES_ALL)
-    return str(context.settings.hyperparameters.get("output_dir") or "") if parses else ""
+    return ""

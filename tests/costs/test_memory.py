@@ -53,6 +53,29 @@ def test_bytes_per_parameter_of_the_documentation(
     assert [getattr(stage, name) * GIB / model.parameter_count for name in STATE] == pytest.approx(state)
 
 
+@pytest.mark.parametrize(
+    ("library", "machine", "precision", "adapter", "gpus", "casts"),
+    [
+        ("ddp", P4D, "bf16", True, 1, True),  # to gradients of the all-reduce
+        ("fsdp", P4D, "bf16", True, 8, True),
+        ("fsdp", "ml.g5.xlarge", "bf16", True, 1, False),
+        ("fsdp", "ml.g5.xlarge", "bf16", False, 1, True),
+        ("fsdp", "ml.g5.xlarge", "fp32", False, 1, False),
+    ],
+)
+def test_what_is_trained_has_gradients_and_states_and_one_gpu_gathers_only_what_it_casts(
+    library: str, machine: str, precision: str, adapter: bool, gpus: int, casts: bool
+) -> None:
+    model = gpt(layers=4, hidden=1024, heads=16)
+    job = Job(sequence_length=128, precision=precision, adapter=Adapter(rank=8) if adapter else None)
+    plan = Plan(library=library, batch_size=1, precision=precision)
+    stage = estimate(model, Cluster(machine, 1), job, plan).memory.stages[0]
+    trained = job.adapter.parameter_count(model) if job.adapter else model.parameter_count
+    found = [getattr(stage, name) * GIB / trained for name in ("gradients_gib", "optimizer_state_gib")]
+    assert found == pytest.approx([4 / gpus, 8 / gpus])
+    assert (stage.communication_gib > 0) is casts
+
+
 def test_the_step_of_sharded_data_parallelism_casts_gradients() -> None:
     model, cluster, job, _ = row_30b()
     plan = Plan(sharded_data_parallel_degree=8, batch_size=1, fp16=True, activation_checkpointing="each")

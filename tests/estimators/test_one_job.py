@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import tomllib
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from smp_advisor import check_estimator
 from smp_advisor.core.files import data_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BASES = data_file("review.findings", "bases")
 ALONE = BASES["estimator"].replace('    distribution={"torch_distributed": {"enabled": True}},\n', "")
@@ -115,85 +114,23 @@ def test_checkpoints_are_where_the_job_copies_them(tmp_path: Path) -> None:
         assert "EST515" not in {one.id for one in checked(tmp_path, elsewhere, script)}
 
 
-LONG = CELL.replace("max_run=3600", "max_run=3600, max_wait=7200")
-READS = """import os
-import torch
-
-torch.load(os.path.join(os.environ["SM_CHANNEL_TRAINING"], "rows.pt"))
-"""
-SAVES = SCRIPT.replace('os.environ["SM_MODEL_DIR"]', '"/opt/ml/checkpoints"')
-LOCAL = "import sagemaker\n" + ALONE.replace("ml.p4d.24xlarge", "local").replace(
-    "max_run=3600", "sagemaker_session=HERE"
-)
-SMDDP = CELL.replace('"torch_distributed"', '"smdistributed": {"dataparallel"').replace("True}}", "True}}}")
-SMDDP = SMDDP.replace("ml.p4d.24xlarge", "ml.p5.48xlarge")
-FOLDER = CELL.replace('"train_batch_size": 4', '"data": "/opt/ml/input/data/rows"')
+JOBS = tomllib.loads((Path(__file__).parent / "jobs.toml").read_text("utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("cell", "script", "words", "right"),
-    [
-        (LONG, SCRIPT, "max_wait is set", ("max_wait=7200", "max_wait=7200, use_spot_instances=True")),
-        (CELL + "estimator.fit()\n", READS, "SM_CHANNEL_TRAINING", ("fit()", 'fit("s3://b/rows")')),
-        (CELL + "estimator.fit({'train': x})\n", READS, "the channels train.", ("'train'", "'training'")),
-        (CELL + "estimator.fit()\n", READS, "SM_CHANNEL_TRAINING", ("fit()", "fit(inputs)")),
-        (FOLDER + "estimator.fit({'train': x})\n", READS, "a channel that the job", ("'train'", "'rows'")),
-        (CELL, SAVES, "has no checkpoint_s3_uri", ("max_run=3600", 'checkpoint_s3_uri="s3://b/c"')),
-        (LOCAL.replace("HERE", "sagemaker.Session()"), SCRIPT, "LocalSession", ("Session()", "local.LocalSession()")),
-        (SMDDP, SCRIPT, "does not run on ml.p5.48xlarge", ("ml.p5.48xlarge", "ml.p4d.24xlarge")),
-    ],
-)
-def test_what_the_service_or_the_script_refuses(
-    tmp_path: Path, cell: str, script: str, words: str, right: tuple[str, str]
-) -> None:
-    assert any(words in finding.message for finding in checked(tmp_path, cell, script))
-    assert not any(words in finding.message for finding in checked(tmp_path, cell.replace(*right), script))
-
-
-def test_a_channel_is_needed_only_where_its_variable_has_no_other_value(tmp_path: Path) -> None:
-    for line in ('os.environ.setdefault("SM_CHANNEL_TRAINING", "rows")', 'os.environ["SM_CHANNEL_TRAINING"] = "rows"'):
-        report = checked(tmp_path, f"{CELL}estimator.fit()\n", READS.replace("import torch", line))
-        assert not any("SM_CHANNEL" in finding.message for finding in report)
-
-
-def test_a_script_is_looked_for_in_the_source_folder(tmp_path: Path) -> None:
-    cell = CELL.replace('entry_point="train.py"', 'entry_point="train.py", source_dir="src"')
-    (tmp_path / "src").mkdir()
-    assert any("and not in source_dir" in finding.message for finding in checked(tmp_path, cell))
-    (tmp_path / "src" / "train.py").write_text(SCRIPT)
-    assert not any(finding.id == "EST513" for finding in checked(tmp_path, cell))
-
-
-LAUNCHED = "#!/bin/bash\npip install trl==0.15.2\naccelerate launch --num_processes 7 OPTIONS run.py --model MODEL\n"
-GROUPS = """import argparse
-from peft import LoraConfig
-from transformers import AutoModelForCausalLM
-from trl import GRPOConfig, GRPOTrainer
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--model", default="gpt2")
-options = parser.parse_args()
-model = AutoModelForCausalLM.from_pretrained(options.model, device_map="auto")
-arguments = GRPOConfig("/opt/ml/checkpoints", per_device_train_batch_size=1, num_generations=8)
-lora = LoraConfig(target_modules=["q_proj"])
-GRPOTrainer(model, reward_funcs=[len], args=arguments, train_dataset=rows, peft_config=lora).train()
-"""
-
-
-def test_the_launcher_decides_groups_devices_and_layers(tmp_path: Path) -> None:
-    (tmp_path / "run.py").write_text(GROUPS)
-    start = tmp_path / "run.sh"
-
-    def found(model: str, options: str = "") -> list[tuple[str, str]]:
-        start.write_text(LAUNCHED.replace("MODEL", model).replace("OPTIONS", options))
-        return [(finding.id, finding.severity) for finding in check_estimator(start)]
-
-    assert found("bigscience/bloom-560m") == [("TRN713", "error"), ("TRN723", "error"), ("TRN724", "error")]
-    assert found("org/unknown") == [("TRN713", "error"), ("TRN723", "error")]
-    wraps = "--use_fsdp true --fsdp_transformer_layer_cls_to_wrap BertLayer"
-    assert ("TRN712", "error") in found("huggyllama/llama-7b", wraps)
-    (tmp_path / "run.py").write_text(GROUPS.replace(', device_map="auto"', "").replace("ns=8", "ns=7"))
-    assert found("huggyllama/llama-7b", wraps.replace("Bert", "LlamaDecoder")) == []
+@pytest.mark.parametrize("job", JOBS["job"], ids=lambda job: job["name"])
+def test_a_wrong_job_is_named_and_a_right_one_is_not(tmp_path: Path, job: dict[str, Any]) -> None:
+    """Each job of the table has findings with these words; none of them is left with its last changes."""
+    texts = {"cell.py": BASES["estimator"], **{name: JOBS["text"][text] for name, text in job["files"].items()}}
+    for changes, present in ((job["changes"], True), (job["right"], False)):
+        for name, old, new in changes:
+            assert old in texts[name]
+            texts[name] = texts[name].replace(old, new)
+        for name, text in texts.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text)
+        report = check_estimator(tmp_path / job.get("start", "cell.py"))
+        messages = " ".join([finding.message for finding in report] + [*report.readings[0].open])
+        assert [words in messages for words in job["words"]] == [present] * len(job["words"]), messages
 
 
 def test_an_image_of_ones_own_has_no_launcher_either(tmp_path: Path) -> None:

@@ -37,7 +37,9 @@ def versions(case: Case) -> Iterator[Hit]:
         rows = [row for row in rows if f"{row.transformers_version}.".startswith(f"{transformers}.")]
     same = [row for row in rows if row.framework_version == framework]
     short = [row for row in rows if row.framework_version.startswith(f"{framework}.")]
-    launched = any(configuration.get(name) for name in ("torch_distributed", "smdistributed", "pytorchddp"))
+    # The SDK's lists for the others have short versions up to 1.12.
+    older = is_version(framework) and release(framework) < (1, 13) and not configuration.get("torch_distributed")
+    launched = not older and any(map(configuration.get, ("torch_distributed", "smdistributed", "pytorchddp")))
     right = same or ([] if launched and framework.count(".") == 1 else short)
     if right and (not isinstance(python, str) or any(python in row.py_versions for row in right)):
         return

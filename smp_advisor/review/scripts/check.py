@@ -11,7 +11,7 @@ from smp_advisor.review.findings.report import Coverage, Part, Report
 from smp_advisor.review.reading.source import read
 from smp_advisor.review.reading.values import Instance, options
 from smp_advisor.review.scripts.checks import judge
-from smp_advisor.review.scripts.checks.arguments import released_calls
+from smp_advisor.review.scripts.checks.arguments import filled_arguments, released_calls
 from smp_advisor.review.scripts.checks.parallel import ACCELERATORS, REPLICATING
 from smp_advisor.review.scripts.checks.sharding import FSDP
 from smp_advisor.review.scripts.conditions import BACK_ENDS
@@ -214,5 +214,8 @@ def check_source(
 
 def report_of(context: Context) -> Report:
     """Return the findings of a script that was followed."""
+    context.memo["filled"] = [*filled_arguments(context)]
+    for call in context.memo["filled"]:
+        context.trace.add(call)
     findings = tuple(finding for finding, _ in judge(context))
     return Report(findings, tuple(context.unresolved), context.trace.modules[0].source.path, coverage=coverage(context))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import operator
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import table
 from smp_advisor.review.reading.values import (
     Argument,
     Choice,
@@ -21,7 +21,7 @@ from smp_advisor.review.reading.values import (
     is_none,
     options,
 )
-from smp_advisor.review.scripts.processes import PROCESSES
+from smp_advisor.review.scripts.processes import COMPARISONS, PROCESSES
 from smp_advisor.review.scripts.queries import environment_variable, mentions
 
 if TYPE_CHECKING:
@@ -34,26 +34,7 @@ if TYPE_CHECKING:
     from smp_advisor.review.scripts.settings import Settings
 
 
-_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "Eq": operator.eq,
-    "NotEq": operator.ne,
-    "Is": operator.eq,
-    "IsNot": operator.ne,
-    "Lt": operator.lt,
-    "LtE": operator.le,
-    "Gt": operator.gt,
-    "GtE": operator.ge,
-}
-_SIZES = {
-    "smp.tp_size": "tensor_parallel_degree",
-    "smp.pp_size": "pipeline_parallel_degree",
-    "smp.num_microbatches": "microbatches",
-}
-_ON_GPUS = {
-    "torch.cuda.is_available": True,
-    "torch.accelerator.is_available": True,
-    "torch.accelerator.current_accelerator": "cuda",
-}
+_NAMES: dict[str, Any] = table("smp_advisor.review.scripts", "data/names.toml")
 _STATES = ("smp.state.", "tsm.state.")
 _UNSEEN = object()
 
@@ -93,7 +74,7 @@ class Conditions:
             if value.operator in ("And", "Or"):
                 truths, both = {self.truth(operand) for operand in value.operands}, value.operator == "And"
                 return (not both) if (not both) in truths else None if None in truths else both
-            compare = _COMPARISONS.get(value.operator)
+            compare = COMPARISONS.get(value.operator)
             if compare is None or len(value.operands) != 2:
                 return None
             first, second = value.operands
@@ -145,10 +126,10 @@ class Conditions:
 
     def _returned(self, call: Call) -> Any:
         """Return what a call returns; devices as their names, in a job on GPUs."""
-        if self.tests and call.name in _ON_GPUS:
-            return _ON_GPUS[call.name]
-        if call.name in _SIZES:
-            return self._setting(_SIZES[call.name])
+        if self.tests and call.name in _NAMES["on_gpus"]:
+            return _NAMES["on_gpus"][call.name]
+        if call.name in _NAMES["sizes"]:
+            return self._setting(_NAMES["sizes"][call.name])
         converts = call.name in ("int", "bool", "float") and len(call.arguments) == 1
         if converts or (self.tests and call.name == "torch.device" and call.arguments):
             return self.known(call.arguments[0])
@@ -203,8 +184,6 @@ def arguments_of(value: Value, depth: int = 0) -> set[str]:
     return {name for part in parts for name in arguments_of(part, depth + 1)}
 
 
-_SMP = r"(?:^|_)smp|sagemaker_mp|smdistributed|model_?parallel"
-_XLA = r"xla|(?:^|_)tpu|trcomp|torchacc"
 _EQUAL = (ast.Eq, ast.Is, ast.NotEq, ast.IsNot)
 
 
@@ -248,34 +227,14 @@ class BackEnd:
 
 
 BACK_ENDS = {
-    "smp_torch": BackEnd(
-        title="SMP v1",
-        packages=("smdistributed.modelparallel.torch",),
-        namespaces=("smp.",),
-        words=re.compile(_SMP),
-        excluding=re.compile(rf"deepspeed|horovod|{_XLA}"),
-    ),
-    "smp_tensorflow": BackEnd(
-        title="SMP v1",
-        packages=("smdistributed.modelparallel.tensorflow",),
-        namespaces=("smptf.",),
-        words=re.compile(_SMP),
-        excluding=re.compile("horovod"),
-    ),
-    "smp_v2": BackEnd(
-        title="SMP v2",
-        packages=("torch.sagemaker",),
-        namespaces=("tsm.",),
-        words=re.compile(r"(?:^|_)smp|(?:^|_)tsm|sagemaker"),
-        excluding=re.compile(rf"deepspeed|horovod|{_XLA}"),
-    ),
-    "xla": BackEnd(
-        title="PyTorch/XLA",
-        packages=("torch_xla",),
-        namespaces=("xm.", "pl.", "xmp.", "torch_xla."),
-        words=re.compile(_XLA),
-        excluding=re.compile(r"deepspeed|horovod|sagemaker_mp|smdistributed"),
-    ),
+    name: BackEnd(
+        title=entry["title"],
+        packages=tuple(entry["packages"]),
+        namespaces=tuple(entry["namespaces"]),
+        words=re.compile(entry["words"]),
+        excluding=re.compile(entry["excluding"]),
+    )
+    for name, entry in _NAMES["back_ends"].items()
 }
 """Back ends by their names in `Libraries`."""
 _ALIASES = frozenset(alias for back_end in BACK_ENDS.values() for alias in back_end.aliases)

@@ -45,7 +45,7 @@ _LOCAL_NUMBER, _SEVERAL = (frozenset(_NAMES["conditions"][kind]) for kind in ("l
 _ALWAYS = frozenset(_NAMES["conditions"]["always"])
 _SIZES = frozenset(_NAMES["conditions"]["sizes"])
 _ONE_RANK_DECORATORS = tuple(_NAMES["conditions"]["decorators"])
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "Eq": operator.eq, "NotEq": operator.ne, "Is": operator.eq, "IsNot": operator.ne,
     "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge,
     "In": lambda item, items: item in items, "NotIn": lambda item, items: item not in items,
@@ -89,7 +89,7 @@ class Process:
                 truths, decides = {self.truth(part, depth + 1) for part in value.operands}, value.operator == "Or"
                 # A setting that is not known may decide: ``all_ranks or rank == 0``.
                 return decides if decides in truths else None if None in truths else not decides
-            compare = _COMPARE.get(value.operator)
+            compare = COMPARISONS.get(value.operator)
             numbers = [self._number(operand, depth + 1) for operand in value.operands]
             if compare is None or len(numbers) != 2 or None in numbers:
                 return None

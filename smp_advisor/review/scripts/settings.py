@@ -26,7 +26,8 @@ def blocks_of(models: Iterable[str]) -> set[str]:
     blocks: dict[str, str] = table("smp_advisor.review.scripts", "data/names.toml")["blocks"]
     names = [name.lower().rpartition("/")[2] for name in models]
     names = [name for name in names if not re.search(r"-(?:vl|omni|audio|vision)\b", name)]  # with blocks of their own
-    return {block for name in names for family, block in blocks.items() if family in name}
+    starts = {re.compile(rf"(?<![a-z]){family}"): block for family, block in blocks.items()}
+    return {block for name in names for start, block in starts.items() if start.search(name)}
 
 
 _ALIASES = {"partitions": "pipeline_parallel_degree", "fp16_params": "fp16"}

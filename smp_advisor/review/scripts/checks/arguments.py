@@ -6,9 +6,21 @@ import ast
 import difflib
 import math
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from smp_advisor.review.reading.values import Argument, Function, Instance, options
+from smp_advisor.arguments.amounts import digits_as_number
+from smp_advisor.review.reading.values import (
+    Argument,
+    Class,
+    Collection,
+    Constant,
+    Entry,
+    Function,
+    Instance,
+    Mapping,
+    options,
+)
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check, is_of_transformers
@@ -35,6 +47,28 @@ if TYPE_CHECKING:
     from smp_advisor.review.findings.finding import Severity
     from smp_advisor.review.reading.trace import Call
     from smp_advisor.review.scripts.releases import Release, Span
+
+
+def filled_arguments(context: Context) -> Iterator[Call]:
+    """Yield the arguments of trainers that a parser fills from the options of the job, as calls with these."""
+    options_of_job = context.settings.hyperparameters
+    fills = context.trace.methods("parse_args_into_dataclasses", "parse_args_and_config") if options_of_job else []
+    for call, maker in [(fill, maker) for fill in fills if fill.reached for maker in makers(fill.receiver)]:
+        types = maker.argument("dataclass_types", 0)
+        for kind in types.items if isinstance(types, Collection) else options(types):
+            paths = kind.ancestors() if isinstance(kind, Class) else [getattr(kind, "path", "")]
+            path = next(filter(callable_of, paths), "")
+            names = set(_names(callable_of(path))) & options_of_job.keys() if path else set()
+            if not names or (isinstance(kind, Class) and not names.isdisjoint(kind.fields())):
+                continue
+            entries = {name: Entry(Constant(_read(options_of_job[name]))) for name in sorted(names)}
+            more = "its file of arguments" if "config" in options_of_job else ""
+            yield replace(call, name=path, method="", receiver=None, arguments=(), passed=Mapping(entries, open=more))
+
+
+def _read(text: object) -> object:
+    """Return the value that a parser makes of an option."""
+    return {"true": True, "false": False}.get(str(text).lower(), digits_as_number(text))
 
 
 def trainer_calls(context: Context) -> Iterator[tuple[Call, str]]:
@@ -67,7 +101,8 @@ def _known_to_the_release(context: Context) -> Iterator[Hit]:
         if package in patched:
             continue
         span = span_of(context, package)
-        if context.settings.older_image and not span.where:
+        uncertain = context.settings.older_image or call in context.memo.get("filled", ())
+        if uncertain and not span.where:
             continue
         first, last = max(span.first, oldest(package)), min(span.last, newest(package))
         if not exists(name, last):
