@@ -147,6 +147,11 @@ def test_comparisons_raise_the_sharding_degree_where_that_is_enough():
     assert step.alternative.sharded_data_parallel_degree > 2
     assert fits(step.outcome, 0.95)
     assert f"sharding over {step.alternative.sharded_data_parallel_degree} GPUs instead of 2" in step.details
+    others = {rung.short_title: rung.plan for rung in ladder(run).unused if "sharding" in rung.short_title}
+    degrees = {
+        title: (other.sharded_data_parallel_degree, other.shard_optimizer_state) for title, other in others.items()
+    }
+    assert degrees == {"sharding over all GPUs": (64, False), "sharding only the optimizer state": (1, True)}
 
 
 @pytest.mark.parametrize(

@@ -264,6 +264,9 @@ def test_the_step_time_and_the_loss_of_a_program_are_read(plan_p, tmp_path, name
     run = smpa.watch(path, plan_p)
     assert run.typical.seconds == pytest.approx(1.532, rel=0.01)
     assert not any(reason.startswith("restart") for reason, _ in run.typical.dropped)
+    waits = name in {"torchvision", "mmengine", "timm", "imagenet", "lingua", "detectron2"}  # for data
+    for text in (LOGS[name], LOGS[name].replace("data_time: 0.0213", "data_time: 21.3 ms")):
+        assert read_text(text).data_seconds == (pytest.approx(0.021, abs=0.0011) if waits else None)
     losses = [] if "oss" not in LOGS[name] or name == "verl" else [run.steps.loss]
     assert all(loss == pytest.approx(10.22, rel=0.03) for loss in losses)
 

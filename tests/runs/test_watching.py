@@ -276,6 +276,7 @@ def test_causes_are_those_that_the_log_shows(watched, tokens, before, factors, n
     if "change" in names[-1]:
         assert "before step 22" in run.headline
     if names[-1] == "stalls":
+        assert run.causes()[-1].evidence.startswith("4 values (10 %) are far above the median of ")
         left = (tokens.job.tokens / tokens.estimate.tokens_per_step - 41) * 2.9 * value / 86_400
         assert run.remaining_days()[0] == pytest.approx(left, rel=0.1)
         assert "on average, more than the predicted interval" in " ".join(run.alarms)
