@@ -208,6 +208,13 @@ def test_stages_hold_every_parameter_and_the_tied_embedding_twice() -> None:
     parameters = sum(stage.parameters_gib for stage in value.memory.stages) * GIB / 2
     assert parameters == pytest.approx(model.parameter_count + model.token_embedding_parameters)
     assert [stage.logits_gib > 0 for stage in value.memory.stages] == [False, False, False, True]
+    own = replace(model, head=replace(model.head, tied=False))
+    alone = Plan(batch_size=4, fp16=True)
+    for same, chosen, is_counted in ((model, plan, True), (own, plan, False), (model, alone, False)):
+        assumed = estimate(same, Cluster(P4D, 1), Job(sequence_length=128), chosen).assumptions
+        assert (
+            any("tied embedding is counted on the first and the last stage" in text for text in assumed) is is_counted
+        )
 
 
 def test_offloading_moves_inputs_of_waiting_microbatches_to_the_host() -> None:
