@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smp_advisor.costs.step_time import makespan_seconds, makespan_slots
-from smp_advisor.costs.world import in_flight
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs.constants import constant
+from smp_advisor.costs.step_time import _bubble, handover_seconds, makespan_seconds, makespan_slots
+from smp_advisor.costs.world import World, in_flight
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import Layout, layout_of
 from smp_advisor.workload import Job
+from tests.costs.shapes import P4D, gpt
 
 schedules = st.integers(1, 12).flatmap(
     lambda stages: st.integers(1, 24).flatmap(
@@ -111,6 +114,20 @@ def test_known_makespans() -> None:
     assert simulate(4, 8, 8) == 11 * 3
     assert simulate(4, 8, 4, simple=True) == 11 * 3
     assert simulate(4, 8, 1) == 32 * 3
+
+
+@pytest.mark.parametrize("microbatches", [4, 8])
+def test_transfers_are_waited_for_while_a_pipeline_fills_and_slow_every_microbatch(microbatches: int) -> None:
+    model, cluster, job = gpt(layers=8, hidden=1024, heads=16), Cluster(P4D, 2), Job(sequence_length=512)
+    plan = Plan(pipeline_parallel_degree=4, microbatches=microbatches, batch_size=microbatches, fp16=True)
+    layout = layout_of([plan], job)
+    world = World.of(model, cluster, job, layout)
+    idle = (4 - 1) * (1 + 2)
+    found = _bubble(model, cluster, layout, world, 4, [(1.0, 2.0)] * 4)
+    hop = handover_seconds(model, cluster, layout, world)
+    waited = 4 - 1 + constant("time.contention_across_nodes") * microbatches
+    assert found == pytest.approx(idle + 2 * hop * waited)
+    assert hop > constant("communication.host_handover_seconds")
 
 
 def test_memory_counts_the_microbatches_in_flight() -> None:
