@@ -208,6 +208,10 @@ def test_stages_hold_every_parameter_and_the_tied_embedding_twice() -> None:
     parameters = sum(stage.parameters_gib for stage in value.memory.stages) * GIB / 2
     assert parameters == pytest.approx(model.parameter_count + model.token_embedding_parameters)
     assert [stage.logits_gib > 0 for stage in value.memory.stages] == [False, False, False, True]
+    wide = estimate(replace(model, outside_elements=1000.0), Cluster(P4D, 1), Job(sequence_length=128), plan)
+    pairs = zip(wide.memory.stages, value.memory.stages, strict=True)
+    kept = [stage.activations_gib - other.activations_gib for stage, other in pairs]
+    assert kept == pytest.approx([2 * 1000 * 128 * 4 / GIB, 0, 0, 0]), "of four microbatches in flight, at the start"
     own = replace(model, head=replace(model.head, tied=False))
     alone = Plan(batch_size=4, fp16=True)
     for same, chosen, is_counted in ((model, plan, True), (own, plan, False), (model, alone, False)):
