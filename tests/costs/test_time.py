@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from smp_advisor.cluster import Cluster, instances
 from smp_advisor.cluster import gpu as gpu_board
 from smp_advisor.costs import estimate
-from smp_advisor.costs.communication import Group, all_gather_seconds, all_reduce_seconds, ring_rate
+from smp_advisor.costs.communication import Collectives, Group, all_gather_seconds, all_reduce_seconds, ring_rate
 from smp_advisor.costs.compute import BlockSeconds, block_seconds, model_flops_per_sample
 from smp_advisor.costs.constants import constant, constants, overriding, peak_flops
 from smp_advisor.costs.evaluate import seconds_columns
 from smp_advisor.costs.kernels import share_of_peak
-from smp_advisor.costs.world import World
+from smp_advisor.costs.world import World, local_parameters, stages
 from smp_advisor.libraries import Plan
-from smp_advisor.libraries.layout import Layout
+from smp_advisor.libraries.layout import Layout, layout_of
 from smp_advisor.libraries.state_bytes import amp, fully_sharded, over_frozen, trained
 from smp_advisor.workload import Adapter, Job, Model, stacks
 from tests.costs.shapes import P4D, gpt, row_30b
@@ -85,6 +85,15 @@ def test_spread_placement_takes_tensor_parallel_groups_apart() -> None:
     together = estimate(model, cluster, job, plan).time
     apart = estimate(model, cluster, job, replace(plan, placement_strategy="spread")).time
     assert apart.tensor_parallel_seconds > 5 * together.tensor_parallel_seconds
+
+
+def test_replicas_reduce_every_gradient_once() -> None:
+    model, cluster, job = gpt(layers=8, hidden=1024, heads=16), Cluster(P4D, 2), Job(sequence_length=128)
+    layout = layout_of([Plan(batch_size=4, fp16=True)], job)
+    world, local = World.of(model, cluster, job, layout), local_parameters(model, layout, stages(model, 1)[0])
+    reduced = Collectives.of(model, cluster, layout, world, 1, local).reduced
+    every = all_reduce_seconds(cluster, layout.state_bytes.reduced_bytes * model.parameter_count, 16, 1)
+    assert 1 <= np.max(reduced) / np.max(every) < 1.1  # in two collectives
 
 
 def test_only_what_is_trained_has_gradients_to_add_up() -> None:
