@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,7 @@ def scale(several: Stage, reference: Stage, kind: str) -> tuple[list[Observed], 
         expected = (factor, 1 / factor, factor**2, 1 / factor**2)
         if any(abs(ratio / value - 1) < 0.03 for value in expected):
             text = f"the first {what} {before} is {ratio:.3f} times that {after}"
-            text += ", by the library alone: it moves what is clipped" if is_of_library else ""
+            text += ", in code of the library alone: it matters where gradients are clipped" if is_of_library else ""
             return [Observed(kind=kind, text=text, site=site, level="note" if is_of_library else "error")], ""
     return [], ""
 
@@ -89,10 +90,7 @@ def _schedule_end(stage: Stage) -> tuple[float, float] | None:
     if not schedules or not loops or any(not event["size"] for event in loops.values()):
         return None
     inner = next(iter(loops.values()))  # its updates are seen first
-    planned = 1.0
-    for event in loops.values():
-        planned *= event["size"]
-    planned /= max(1, inner["iterations"])
+    planned = math.prod(event["size"] for event in loops.values()) / max(1, inner["iterations"])
     last = schedules[-1]
     # One that steps by epoch steps more often in epochs that end early.
     if last["per_update"] < _EACH_UPDATE or last["zero_step"] is None:

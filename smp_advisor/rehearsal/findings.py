@@ -210,7 +210,7 @@ def arguments(
     """Yield the hyperparameters that arrive otherwise, or nowhere; `words` start the script."""
     parsed = [event for event in events(stage, 0, "arguments") if event["options"]]
     reads = {event["name"] for event in events(stage, 0, "reads")}
-    refused = bool(_refusal(stage))
+    refused, noted = bool(_refusal(stage)), partial(Observed, kind="arguments")
     for name, value in hyperparameters.items():
         upper = name.upper()
         if name.startswith("sagemaker_") or reads & {
@@ -219,27 +219,21 @@ def arguments(
             continue
         if not parsed:
             if not reads_otherwise and first_error(stage) is None:
-                yield Observed(kind="arguments", text=f"the hyperparameter {name} is read by nobody", level="warning")
+                yield noted(text=f"the hyperparameter {name} is read by nobody", level="warning")
             continue
         last = parsed[-1]
         option, key = f"--{name}", name.replace("-", "_")
         if option in last["rest"] or (option not in last["options"] and option in last["given"]):
-            close = [
-                parser_option for parser_option in last["options"] if parser_option.strip("-").replace("-", "_") == key
-            ]
-            hint = f"; {close[0]} is" if close else ""
-            yield Observed(
-                kind="arguments", text=f"{option} is no option of the script{hint}: {value!r} does not arrive"
-            )
+            close = next((entry for entry in last["options"] if entry.strip("-").replace("-", "_") == key), "")
+            hint = f"; {close} is" if close else ""
+            yield noted(text=f"{option} is no option of the script{hint}: {value!r} does not arrive")
         elif not any(word.partition("=")[0] == option for word in words):
             default = last["values"].get(key)
-            yield Observed(
-                kind="arguments",
-                text=f"the hyperparameter {name}={value!r} is not passed to the script, which uses {default!r}",
-            )
+            yield noted(text=f"the hyperparameter {name}={value!r} is not passed to the script, which uses {default!r}")
         elif key in last["values"] and not _is_same(last["values"][key], value):
             why = ": type=bool is True for every text" if key in last["flags"] else ""
-            yield Observed(kind="arguments", text=f"{name}={value!r} arrives as {last['values'][key]!r}{why}")
+            why = ": the option takes no value, and is true once it is passed" if str(value) in last["rest"] else why
+            yield noted(text=f"{name}={value!r} arrives as {last['values'][key]!r}{why}")
 
 
 def _is_same(got: Any, expected: Any) -> bool:
@@ -407,13 +401,12 @@ def alone(stage: Stage) -> Iterator[Observed]:
 
 def training(stage: Stage) -> Iterator[Observed]:
     """Parameters, groups and clipping."""
-    clips = [event for event in events(stage, 0, "clip") if event["scaled"]]
-    if clips:
-        text = "the gradients are clipped while they are scaled: call scaler.unscale_(optimizer) before"
-        yield Observed(kind="clipping", text=text, site=clips[0]["site"])
-    if parts := [event for event in events(stage, 0, "clip") if event["part"]]:
-        text = "the gradients are clipped by the norm of each rank's own part: call model.clip_grad_norm_()"
-        yield Observed(kind="clipping", text=text, site=parts[0]["site"])
+    for what, text in (
+        ("scaled", "while they are scaled: call scaler.unscale_(optimizer) before"),
+        ("part", "by the norm of each rank's own part: call model.clip_grad_norm_()"),
+    ):
+        for event in [event for event in events(stage, 0, "clip") if event[what]][:1]:
+            yield Observed(kind="clipping", text=f"the gradients are clipped {text}", site=event["site"])
     # The rest is about updates: without one, nothing was seen.
     steps = events(stage, 0, "step")
     finals = [events(stage, rank, "parameters") for rank in ranks_of(stage)]
