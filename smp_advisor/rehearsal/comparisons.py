@@ -59,7 +59,8 @@ def scale(several: Stage, reference: Stage, kind: str) -> tuple[list[Observed], 
         ratio = mine[0][index] / theirs[0][index]
         expected = (factor, 1 / factor, factor**2, 1 / factor**2)
         if any(abs(ratio / value - 1) < 0.03 for value in expected):
-            text = f"the first {what} {before} is {ratio:.3f} times that {after}"
+            how = f"{'not divided' if ratio > 1 else 'divided twice'} by their number"
+            text = f"the first {what} {before} is {ratio:.3f} times that {after}, as if it is {how}"
             text += ", in code of the library alone: it matters where gradients are clipped" if is_of_library else ""
             return [Observed(kind=kind, text=text, site=site, level="note" if is_of_library else "error")], ""
     return [], ""

@@ -166,7 +166,8 @@ def failures(stage: Stage) -> Iterator[Observed]:
             else "written twice" if error["name"] == "FileExistsError" and is_of_some
             else "failure"
         )  # fmt: skip
-        yield Observed(kind=kind, text=f"{who}: {error['name']}: {error['text'][:200]}", site=error["site"])
+        hint = ": wait until rank 0 has written it (a barrier)" if kind == "late" else ""
+        yield Observed(kind=kind, text=f"{who}: {error['name']}: {error['text'][:200]}{hint}", site=error["site"])
     # A rank that lost its peer is a symptom: the place where they parted is the cause.
     if verdict and verdict["code"] in ("order", "ended", "asleep") and (failure is None or lost):
         parted = f"; apart since {verdict['parted']}" if verdict.get("parted") else ""
@@ -333,7 +334,7 @@ def _not_averaged(steps: list[list[Event]], updates: list[Any]) -> Iterator[Obse
             return  # the parameters are averaged instead, or nothing changes them
         text = (
             f"update {number + 1}: the gradients are not averaged, their squares sum to {first:.6g} on rank 0 and "
-            f"{second:.6g} on rank 1"
+            f"{second:.6g} on rank 1: call the wrapped model, and let the last pass before an update reduce"
         )
         yield Observed(kind="not averaged", text=text, site=mine["site"])
         return
