@@ -363,7 +363,7 @@ def same_batches(stage: Stage) -> Iterator[Observed]:
     for loader, theirs in zip(events(stage, 0, "loader"), events(stage, 1, "loader"), strict=False):
         batches = [event for event in events(stage, 0, "batch") if event["loader"] == loader["number"]]
         starts = [place for place, event in enumerate(batches) if event["index"] == 0]
-        taken = [batches[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
+        taken = [batches[start:end] for start, end in zip(starts, [*starts[1:], None], strict=False)]
         epochs = [epoch for epoch in taken if len({event["update"] for event in epoch}) > 1]  # trained on
         if epochs and len(stage["ranks"]) in loader["part"][:1] and loader["part"] == theirs["part"]:
             text = f"rank 0 and rank 1 both train on the part of rank {loader['part'][1]}: rank= of the sampler"
