@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from smp_advisor.core.files import table
 from smp_advisor.errors import PlanError
@@ -29,6 +29,9 @@ _CHECKPOINTING = "activation_checkpointing"
 class ControlCodec:
     """Controls with the names of their fields. Without checkpointing, its control has the value ``none``."""
 
+    labels: ClassVar[Mapping[str, str]] = {}
+    """Labels of the controls that are not fields; those of fields are their titles in the schema."""
+
     def settings(self, names: tuple[str, ...], fields: Mapping[str, Any]) -> Settings:
         """Return values of the controls for fields of a plan."""
         return {name: fields[name] or "none" if name == _CHECKPOINTING else fields[name] for name in names}
@@ -43,15 +46,6 @@ class ControlCodec:
         """Return values of a control that is not a field of the plan; None for the values of the field."""
         del name, shardable_gpus
         return None
-
-    def label(self, name: str) -> str:
-        """Return the label of a control that is not a field; empty to use the title in the schema."""
-        del name
-        return ""
-
-    def described_by(self, name: str) -> str:
-        """Field whose description in the schema applies to the control."""
-        return name
 
 
 REPLICATED_SETTINGS = frozenset({"loss", "state_precision", "optimizer_step", "paged_optimizer"})

@@ -70,8 +70,6 @@ class Plan(_PlanFields):
     __signature__ = _Keywords()
     BATCH_DEGREES: ClassVar[tuple[str, ...]] = ()
     """Fields whose product is the number of GPUs that process one batch together."""
-    REPLICA_FIELD: ClassVar[str] = "ddp"
-    """Field that turns replicas of the model on."""
     PIPELINE_FIELD: ClassVar[str] = "pipeline_parallel_degree"
     """Field with the number of pipeline stages."""
 

@@ -184,14 +184,14 @@ def trained(state_bytes: StateBytes, job: Job) -> StateBytes:
             step_bytes=state.step_bytes / 2,
             logit_bytes=min(state.logit_bytes, CAST_LOGIT_BYTES),  # without autocast's own copies
         )
-    state = _of_optimizer(state, job)
+    state, code = _of_optimizer(state, job), job.stack_record
     if job.separate_embeddings:
         state = replace(state, root_stays_gathered=False)
-    if job.has_fused_operations:
+    if code.elementwise == "fused":
         state = replace(state, fused_kernels=True)
-    if job.stack_record.logit_bytes and job.precision != "fp32":
-        state = replace(state, logit_bytes=job.stack_record.logit_bytes)
-    if job.has_fused_loss:
+    if code.logit_bytes and job.precision != "fp32":
+        state = replace(state, logit_bytes=code.logit_bytes)
+    if code.loss == "fused":
         elements = _ONE_KERNEL_LOSS_ELEMENTS[job.state_precision]
         state = replace(state, logit_bytes=min(state.logit_bytes, elements * state.compute_bytes))
     if job.loss != "plain":

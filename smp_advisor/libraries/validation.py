@@ -267,7 +267,7 @@ def mismatches(plan: Plan, cluster: Cluster, model: Model | None = None, job: Jo
     yield from _container(plan, cluster)
     record = get_library(plan.library)
     if not plan.ddp and replicas > 1:
-        yield sentence("libraries", "no_replicas", plan=plan, cluster=cluster, replicas=replicas)
+        yield sentence("libraries", "no_replicas", switch=record.replication, cluster=cluster, replicas=replicas)
     yield from record.cluster_mismatches(plan, cluster, replicas)
     if model is not None:
         yield from _divided(plan, model)

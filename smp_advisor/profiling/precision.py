@@ -42,11 +42,6 @@ class TrainingPrecision:
         """Its name within a sentence."""
         return "FSDP's mixed precision" if self.gathers else self.precision
 
-    @property
-    def computes_in_16_bits(self) -> bool:
-        """Whether the parameters with which layers compute have 16 bits; autocast converts fp32 ones."""
-        return self.parameter_bytes == 2 or self.gathers
-
     def state_bytes(self, optimizer: str = "adam") -> int:
         """Bytes of optimizer state per parameter, including master copies; an unlisted optimizer counts as Adam."""
         if optimizer in _QUANTIZED_MOMENTS:

@@ -54,8 +54,11 @@ class Settings:
 
 
 def compute_dtype(precision: TrainingPrecision) -> torch.dtype:
-    """Dtype of the traced parameters: bf16 represents fp16, which has the same size but fewer CPU kernels."""
-    return torch.bfloat16 if precision.computes_in_16_bits else torch.float32
+    """Dtype of the traced parameters: bf16 represents fp16, which has the same size but fewer CPU kernels.
+
+    Autocast converts fp32 parameters itself.
+    """
+    return torch.bfloat16 if precision.parameter_bytes == 2 or precision.gathers else torch.float32
 
 
 SAMPLE_BATCHES = (2, 3)

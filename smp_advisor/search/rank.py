@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -134,7 +134,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 Objective = Literal["throughput", "cost", "headroom", "simplicity"]
-OBJECTIVES: tuple[str, ...] = get_args(Objective)
 _SHARES_PARAMETERS = 3
 
 NEAR_BEST = policy().near_best

@@ -178,9 +178,8 @@ def label_of(library: str, name: str) -> str:
     """Return the label of a control."""
     if name in job_labels(library):
         return job_labels(library)[name]
-    codec = get_library(library).control_codec
-    described = schema(library).described(codec.described_by(name))
-    return codec.label(name) or (described.title if described else name)
+    described = schema(library).described(name)
+    return get_library(library).control_codec.labels.get(name) or (described.title if described else name)
 
 
 def settings_of(plan: Plan, job: Job | None = None) -> Settings:

@@ -354,16 +354,6 @@ class Job:
         """The kind of code that `stack` names; one without settings of its own for the exported script."""
         return _EXPORTED if self.stack == AUTO else stacks()[self.stack]
 
-    @property
-    def has_fused_operations(self) -> bool:
-        """Whether `stack` runs norms and activation functions as fused kernels, which store only their inputs."""
-        return self.stack_record.elementwise == "fused"
-
-    @property
-    def has_fused_loss(self) -> bool:
-        """Whether `stack` computes softmax and loss in one kernel."""
-        return self.stack_record.loss == "fused"
-
     def __repr__(self) -> str:
         usual = self.defaulted()
         own = [f.name for f in fields(self) if f.name not in usual or f.name in ("sequence_length", "precision")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from smp_advisor.core.files import sentence
 from smp_advisor.errors import PlanError
@@ -199,6 +199,8 @@ def _shards(sharding: object) -> int:
 class SmpV1Controls(ControlCodec):
     """One choice of sharding: none, optimizer state, or everything over N GPUs."""
 
+    labels: ClassVar[Mapping[str, str]] = {"sharding": "Sharding"}
+
     def settings(self, names: tuple[str, ...], fields: Mapping[str, Any]) -> Settings:
         """Return values of the controls, with the library's default of active microbatches as a number."""
         active = fields["active_microbatches"] or default_active_microbatches(
@@ -228,11 +230,3 @@ class SmpV1Controls(ControlCodec):
             return None
         degrees = divisors(shardable_gpus)[1:]
         return ["none", _OPTIMIZER_STATE, *(f"{_SHARDED}{degree}" for degree in degrees)]
-
-    def label(self, name: str) -> str:
-        """Return the label of the joint control."""
-        return "Sharding" if name == "sharding" else ""
-
-    def described_by(self, name: str) -> str:
-        """Field whose description in the schema applies to the control."""
-        return "shard_optimizer_state" if name == "sharding" else name

@@ -28,7 +28,6 @@ class SmpV1TensorFlowPlan(Plan):
 
     BATCH_DEGREES = ("partitions",)
     PIPELINE_FIELD = "partitions"
-    REPLICA_FIELD = "horovod"
 
     library: str = "smp-v1-tensorflow"
     version: str = "1.4.0"
