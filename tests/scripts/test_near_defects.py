@@ -198,7 +198,6 @@ CORRECT = (
         "import torch", "from own.lines import my_lines\nimport torch", 1)),
     ("DDP619", "import own\n" + bad("DDP619", "undivided", 'open("/opt/ml/input/data/train/rows.txt")', "own.rows()")),
     ("DDP608", DDP.replace("model(batch.cuda()).mean()", "run(net=model, x=batch) + l2(model.module)")),
-    ("TRN738", bad("TRN738", "trainer", "from tr", "import torchmetrics\nfrom tr", "sum(scores)", "mean.compute()")),
     ("DDP614", "for fold in folds:\n " + (bad("DDP614", "moved", "        model.cpu()\n        model.cuda()\n", "") + (
         "model.cpu()\nmodel.cuda()")).replace("\n", "\n ")),
     ("DDP606", "import torch.distributed as d\ndef f(loss, rank=8):\n loss.backward()\n if rank > 4:\n  d.barrier()\n"),

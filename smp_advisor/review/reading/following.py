@@ -115,7 +115,8 @@ def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
             scope.names[parameter] = bound[parameter]
             continue
         # If nobody here calls the function, the default is one possibility.
-        unknown = Unknown(f"{parameter} is not passed" if run.reached else f"it is an argument of {function.name}")
+        why = f"{parameter} is not passed" if run.reached else f"it is an argument of {function.name}"
+        unknown = Unknown(why, "" if run.reached else parameter)
         default = default_values.get(parameter, unknown)
         scope.names[parameter] = default if run.reached else choice(default, unknown)
     run.followed[node] += 1

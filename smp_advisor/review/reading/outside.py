@@ -24,6 +24,7 @@ from smp_advisor.review.reading.values import (
     Mapping,
     Partial,
     Result,
+    Scope,
     Unknown,
     Value,
     choice,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from smp_advisor.review.reading.module import Module
     from smp_advisor.review.reading.run import Run
     from smp_advisor.review.reading.trace import Call
-    from smp_advisor.review.reading.values import Scope
+    from smp_advisor.review.reading.values import Class
 
 
 _DATA = tomllib.loads((files("smp_advisor.review.reading") / "names.toml").read_text(encoding="utf-8"))
@@ -345,12 +346,12 @@ def follow_entries(run: Run, is_entry: Callable[[], bool]) -> None:
         if function.module.entry and not run.followed[function.node]:
             run.enter(function, _of_options(run, function))
     candidates = [function for function in run.trace.functions if _is_top_level(function)]
-    if not candidates or not is_entry():
+    module = run.trace.modules[0]
+    classes = [cls for cls in run.trace.classes if cls.module is module and cls.node in module.tree.body]
+    if not (candidates or classes) or not is_entry():
         return
-    # Names that the text reads, and names that it contains as text: keys of a registry.
-    tree = candidates[0].module.tree
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    names = used | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    used = {node.id for node in module.all(ast.Name) if isinstance(node.ctx, ast.Load)}
+    names = used | {node.attr for node in module.all(ast.Attribute)}
     for function in candidates:
         if not run.followed[function.node] and function.name not in names:
             run.trace.assumed_entries.append(function)
@@ -361,6 +362,28 @@ def follow_entries(run: Run, is_entry: Callable[[], bool]) -> None:
             if "rank" in bound and getattr(defaults.get("rank"), "value", None) in (None, 0, -1):  # not that of LoRA
                 bound["rank"] = Unknown(why, "global_rank")
             run.enter(function, bound)
+    plain = (cls for cls in classes if {getattr(base, "path", "") for base in cls.bases} <= {"object", "abc.ABC"})
+    unused = (cls for cls in plain if cls.node.name not in names)
+    for cls in (cls for cls in unused if "backward(" in ast.unparse(cls.node)):
+        _use(run, module, cls)
+
+
+def _use(run: Run, module: Module, cls: Class) -> None:
+    """Make an object of a class that trains, and call the methods that no line of the text calls: other code does."""
+    called = {node.attr for node in module.all(ast.Attribute) if getattr(node.value, "id", "") == "self"}
+    members = {name: member for name, member in cls.members.items() if isinstance(member, Function)}
+    entries = [m for name, m in members.items() if name not in called and name[:1] != "_" and not m.static]
+    run.trace.assumed_entries += entries
+    scope = Scope(module.scope)
+    for function in (*(m for name, m in members.items() if name == "__init__"), *entries):
+        parameters = function.positional[1:]
+        scope.names |= {name: Unknown(f"it is an argument of {function.name}", name) for name in parameters}
+        passed = ", ".join(f"{name}={name}" for name in parameters)
+        call = f"_made = {cls.node.name}" if function.name == "__init__" else f"_made.{function.name}"
+        statements = ast.parse(f"{call}({passed})").body
+        for node in ast.walk(statements[0]):
+            ast.copy_location(node, cls.node)
+        run.execute(Frame(module, scope), statements)
 
 
 def _is_top_level(function: Function) -> bool:

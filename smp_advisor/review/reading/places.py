@@ -130,8 +130,8 @@ def _member(run: Run, owner: Instance | Class, name: str) -> Value | None:
     method = Function(member.node, member.module, member.scope, owner, member.step, home=member.home)
     if not member.is_property:
         return method
-    if not run.computes or not run.follows(method):
-        return Unknown(f"{member.name} is a property")
+    if not run.follows(method):
+        return run.last_result(method)
     return run.enter(method, dict.fromkeys(member.positional[:1], owner))
 
 

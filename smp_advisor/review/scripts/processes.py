@@ -78,7 +78,7 @@ class Process:
         if depth > _DEEPEST:
             return None
         if isinstance(value, Choice):
-            own = [option for option in value.alternatives if _depends_on_rank(option)]
+            own = [option for option in value.alternatives if depends_on_rank(option)]
             truths = {self.truth(option, depth + 1) for option in own}
             return truths.pop() if len(truths) == 1 else None
         if isinstance(value, Operation):
@@ -107,13 +107,13 @@ class Process:
         if isinstance(value, Constant):
             return value.value
         if isinstance(value, Choice):
-            own = [option for option in value.alternatives if _depends_on_rank(option)]
+            own = [option for option in value.alternatives if depends_on_rank(option)]
             numbers = [self._number(option, depth + 1) for option in own[:1]]
             return numbers[0] if numbers and depth <= _DEEPEST else None
         if isinstance(value, Collection) and not value.open:
             items = [self._number(item, depth + 1) for item in value.items]
             return None if None in items else items
-        if isinstance(value, Operation) and value.operator == "Add" and any(map(_depends_on_rank, value.operands)):
+        if isinstance(value, Operation) and value.operator == "Add" and any(map(depends_on_rank, value.operands)):
             of_instance = any(isinstance(part, Operation) and part.operator == "Mult" for part in value.operands)
             return self.rank if of_instance else None  # node * gpus + local_rank
         if isinstance(value, Operation) and value.operator in ("Mod", "FloorDiv") and depth <= _DEEPEST:
@@ -167,16 +167,16 @@ def _as_truth(value: Any) -> bool | None:
     return None if value is None else bool(value)
 
 
-def _depends_on_rank(value: Value, depth: int = 0) -> bool:
+def depends_on_rank(value: Value, depth: int = 0) -> bool:
     """Return whether a value certainly differs between two processes of a job."""
     first, last = PROCESSES[0], PROCESSES[-1]
     if isinstance(value, Choice):
-        return depth < _DEEPEST and any(_depends_on_rank(option, depth + 1) for option in value.alternatives)
+        return depth < _DEEPEST and any(depends_on_rank(option, depth + 1) for option in value.alternatives)
     if isinstance(value, Constant):
         return False
     if isinstance(value, Operation):
         return first.truth(value) is not last.truth(value) or any(
-            depth < _DEEPEST and _depends_on_rank(operand, depth + 1) for operand in value.operands
+            depth < _DEEPEST and depends_on_rank(operand, depth + 1) for operand in value.operands
         )
     return bool(first._named(value, 0) != last._named(value, 0))  # noqa: SLF001 - its own class
 
@@ -349,6 +349,8 @@ def owner_kind(value: Value | None) -> str:
     """Return which framework's object a method belongs to: "accelerate", "fabric", "lightning", "trainer", or empty."""
     for option in options(value):
         source = option
+        if isinstance(option, Unknown) and option.parameter in _NAMES["parameters"]:
+            return str(_NAMES["parameters"][option.parameter])
         for _ in range(3):  # self.trainer.strategy, self.accelerator
             if isinstance(source, Member) and source.name in _NAMES["members"]:
                 return str(_NAMES["members"][source.name])
@@ -393,24 +395,32 @@ def framework_runs(call: Call) -> bool:
 
 def in_several_processes(call: Call) -> bool:
     """Return whether a Trainer of Lightning certainly starts more than one process."""
-    devices = constant(call.argument("devices"))
+    devices = constant(call.argument("devices") or call.argument("gpus"))
     nodes = call.gives("num_nodes") and constant(call.argument("num_nodes")) != 1
-    if constant(call.argument("strategy")) in (None, "auto", "single_device"):  # auto: one process on one device
+    older = constant(call.argument("accelerator"))  # before version 1.5
+    strategy = call.argument("strategy") or (Constant(older) if str(older).startswith("ddp") else None)
+    if constant(strategy) in (None, "auto", "single_device"):  # auto: one process on one device
         return nodes or (isinstance(devices, int) and devices > 1)
     return nodes or devices not in (1, "1")
 
 
+_INTERRUPTED = ("on_keyboard_interrupt", "on_exception")
+_OF_CALLBACKS = re.compile(r"(?:lightning|pytorch_lightning)\.(?:.*\.)?\w*Callback$")
 _METRICS = re.compile(r"torchmetrics|\b(?:pl|pytorch_lightning)\.metrics")
 
 
 def met_by_name(call: Call, *, sharded: bool) -> tuple[str, str] | None:
     """Return the kind and variant of a call that waits for all ranks by its name; None for others."""
     of_group = call.gives("group") or any(mentions(node, "group") for node in call.node.args)
-    if call.name in _COLLECTIVES:
+    if call.name in _COLLECTIVES or call.name in _NAMES["collectives"]:
         return None if of_group else (call.called, "collective")
     if call.name in _TOGETHER:
         return (_TOGETHER[call.name], "state") if sharded or "new_group" in call.name else None
     kind = owner_kind(call.receiver) if call.method else ""
+    hooks = [path for function in call.functions if function.home and not function.name.startswith(_INTERRUPTED)
+             for path in function.home.ancestors()]  # fmt: skip
+    if getattr(call.receiver, "parameter", "") == "trainer" and any(map(_OF_CALLBACKS.match, hooks)):
+        kind = "lightning"
     methods = [*_METHODS.get(kind, ()), *(_METHODS.get(f"{kind}_sharded", ()) if sharded else ())]
     if call.method not in methods:
         return None

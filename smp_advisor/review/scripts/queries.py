@@ -142,6 +142,8 @@ def ranks(value: Value | None, depth: int = 0) -> set[str]:
     variable = _variable(value)
     if variable:
         return {f"os.environ.{variable}"}
+    if isinstance(value, Item) and constant(value.key) == 0 and isinstance(value.owner, Result):
+        return {"torch.distributed.get_rank"} if value.owner.call.called == "get_dist_info" else set()
     return {name for part in _computed_from(value) for name in ranks(part, depth + 1)}
 
 

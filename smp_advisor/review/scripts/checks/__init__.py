@@ -16,7 +16,6 @@ from smp_advisor.review.scripts.checks import (  # noqa: F401 - the import regis
     division,
     frameworks,
     fsdp,
-    fsdp_accumulation,
     gradients,
     loops,
     model,

@@ -7,11 +7,10 @@ import re
 from typing import TYPE_CHECKING
 
 from smp_advisor.review.reading.trace import exclusive
-from smp_advisor.review.reading.values import Constant, Instance, Item, Result, is_none, options
+from smp_advisor.review.reading.values import Constant, Instance, Item, Result, options
 from smp_advisor.review.scripts.checks.data import iterations_over, loaders
-from smp_advisor.review.scripts.checks.parallel import REPLICATING, by_framework, joins, parallel_wraps, unread
+from smp_advisor.review.scripts.checks.parallel import REPLICATING, by_framework, joins, parallel_wraps
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
-from smp_advisor.review.scripts.checks.sharding import inside, same
 from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.processes import (
@@ -299,22 +298,3 @@ def _methods_of_the_wrapper(context: Context) -> Iterator[Hit]:
         checks = any(re.search("hasattr|module|isinstance", ast.unparse(guard.test)) for guard in call.guards)
         if call.reached and wrapped and not checks and isinstance(call.node.func, ast.Attribute):
             yield Hit(call.module, call.node, {"call": call.module.text(call.node.func)}, variant="method")
-
-
-@check("DDP648")
-def _model_on_the_gpu(context: Context) -> Iterator[Hit]:
-    """``DistributedDataParallel(Net(), device_ids=[rank])`` of a model that nothing moves to the GPU."""
-    moves = context.trace.methods("to", "cuda")
-    for wrap in parallel_wraps(context):
-        listed, model = wrap.argument("device_ids", 1), wrap.argument("module", 0)
-        nets = inside(model)
-        texts = [cls.module.text(cls.node) for net in nets if isinstance(net, Instance) for cls in net.cls.lineage]
-        moved = any(re.search(r"cuda|device", text) for text in texts) or "default_" in wrap.module.source.text
-        moved |= any(isinstance(part, Result) and part.call in moves for part in derivation(model))
-        moved |= any(same(net, owner) for call in moves for owner in inside(call.receiver) for net in nets)
-        handed = [owner for call in unread(context) for value in call.arguments for owner in inside(value)]
-        moved |= any(same(net, owner) for owner in handed for net in nets)
-        # On the GPU by `with torch.device(...)`, or of a class that this file does not show.
-        plain = bool(nets) and all(isinstance(net, Instance) and not net.call.contexts for net in nets)
-        if wrap.name in REPLICATING and plain and not moved and listed is not None and not is_none(listed):
-            yield Hit(wrap.module, wrap.node)

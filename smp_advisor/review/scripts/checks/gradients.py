@@ -75,13 +75,14 @@ def _averaged_once(context: Context) -> Iterator[Hit]:
     steps = any(step.reached and step.loops for step, _ in updates(context.trace))
     if backwards and steps and all(_without_average(call, wraps) for call in backwards):
         yield Hit(backwards[0].module, backwards[0].node)
-    moves = [call for call in context.trace.methods("cpu", "cuda", "to") if call.reached and call.loops]
+    moves = [call for call in context.trace.methods("cpu", "cuda", "to") if call.reached]
     moves = [call for call in moves if (wrap := wrapped_by(call.receiver, wraps)) and wrap.name in REPLICATING]
     trained = {loop for call in backwards for loop in call.loops} - {loop for wrap in wraps for loop in wrap.loops}
     for call in moves:
         away = call.method == "cpu" or constant(next(iter(call.arguments), None)) == "cpu"
         back = any(peer.order > call.order and peer.method != "cpu" and not exclusive(peer, call) for peer in moves)
-        if away and back and trained & {*call.loops}:
+        later = any(step.reached and step.order > call.order for step in context.trace.methods("backward"))
+        if away and back and (later or trained & {*call.loops}):
             yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, variant="moved")
     switches = [store for store in context.trace.stores if store.node.attr == "require_backward_grad_sync"]
     if switches and steps and all(constant(store.value) is False for store in switches):

@@ -25,7 +25,7 @@ from smp_advisor.review.scripts.checks.data import is_sharded, iterations_over, 
 from smp_advisor.review.scripts.checks.sharding import FSDP, in_place, inside, same
 from smp_advisor.review.scripts.conditions import Conditions, is_one, option_of_batches
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.processes import elements_of
+from smp_advisor.review.scripts.processes import depends_on_rank, elements_of, framework_runs, in_several_processes
 from smp_advisor.review.scripts.queries import (
     KNOWN_PACKAGES,
     constant,
@@ -221,12 +221,19 @@ _SEEDED = ("generator", "seed", "random_state", "rng")
 @check("DDP623")
 def _divided_alike(context: Context) -> Iterator[Hit]:
     """Yield the rows that every rank sorts into training and validation by its own random numbers."""
-    seeds = any(call.reached and call.called in _SEEDS for call in context.trace.calls)
-    together = bool(parallel_wraps(context) or reached_accelerators(context))
+    # A seed that counts the rank draws otherwise on each rank.
+    seeds = any(
+        _runs(call) and call.called in _SEEDS and not call.function and not any(map(depends_on_rank, call.arguments))
+        for call in context.trace.calls
+    )
+    lightning = [call for call in context.trace.calls if call.name.endswith(".Trainer") and "lightning" in call.name]
+    together = bool(
+        parallel_wraps(context) or reached_accelerators(context) or any(map(in_several_processes, lightning))
+    )
     for call in context.trace.calls if together and not seeds else ():
         divides = call.name == "torch.utils.data.random_split" or call.called == "train_test_split"
         unseeded = not any(call.gives(name) for name in _SEEDED) and len(call.arguments) < 3
-        divides = divides and call.reached and not _of_one_rank(call)
+        divides = divides and _runs(call) and not _of_one_rank(call)
         if divides and unseeded and constant(call.argument("shuffle")) is not False:
             yield Hit(call.module, call.node, {"call": call.called}, variant="split")
     for selection in context.trace.selections if together and not seeds else ():
@@ -238,6 +245,11 @@ def _divided_alike(context: Context) -> Iterator[Hit]:
             before = here and call.node.lineno < selection.node.lineno and not (sent or _of_one_rank(call))
             if call.reached and before and call.node.args and ast.unparse(call.node.args[0]) == text:
                 yield Hit(call.module, call.node, {"call": call.called}, variant="slice")
+
+
+def _runs(call: Call) -> bool:
+    """Return whether the script or a framework runs it on every rank: not in prepare_data() of Lightning."""
+    return call.reached or (framework_runs(call) and call.functions[-1].name != "prepare_data")
 
 
 def _of_one_rank(call: Call) -> bool:

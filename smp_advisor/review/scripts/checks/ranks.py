@@ -14,7 +14,6 @@ from smp_advisor.review.reading.values import (
     Argument,
     Collection,
     Constant,
-    Function,
     Mapping,
     Operation,
     Result,
@@ -257,7 +256,7 @@ def _waiting_within_the_time_limit(context: Context) -> Iterator[Hit]:
     shared = [meeting.call for meeting in met.meetings if not meeting.one_sided]
     visited: set[ast.AST] = set()
     for call in context.trace.calls:
-        if call.node in visited or not call.reached or not _is_long(call):
+        if not visited.isdisjoint((call.node, *call.loops)) or not call.reached or not _is_long(call):
             continue
         if _one_after_another(call):
             visited.add(call.node)
@@ -270,12 +269,12 @@ def _waiting_within_the_time_limit(context: Context) -> Iterator[Hit]:
             later = [peer for peer in shared if peer.order > call.order or not {*peer.loops}.isdisjoint(call.loops)]
             waits = next(iter(later), None)
         if waits is not None:
-            visited.add(call.node)
+            visited |= {call.node, *(call.loops[-1:] if call.method != "map" else ())}
             values: dict[str, object] = {
                 "work": call.module.text(call.node.func),
                 "call": waits.module.text(waits.node.func),
             }
-            yield Hit(call.module, call.node, values, variant="" if call.method else "forward")
+            yield Hit(call.module, call.node, values, variant="" if call.method in ("map", "generate") else "forward")
 
 
 def _one_after_another(call: Call) -> bool:
@@ -294,7 +293,7 @@ def _is_long(call: Call) -> bool:
     """Work over a data set: tokenization of all rows, generation for each row."""
     if call.method == "generate":
         return bool(call.loops)
-    if not call.method and call.receiver is not None and call.function is None and call.loops:  # of a model
+    if call.method in ("", "module") and call.receiver is not None and call.function is None and call.loops:
         over = getattr(call.loops[-1], "iter", None)
         return over is not None and mentions(over, "loader") and without_gradients(call)
     if call.method != "map" or call.receiver is None or call.name:
@@ -429,19 +428,7 @@ def _monitored_by_every_rank(context: Context) -> Iterator[Hit]:
         if of_loss and not any(part.name.startswith("torchmetrics.") or part.called in _REDUCED for part in parts):
             yield Hit(log.module, log.node, {"metric": name, "call": decides.called})
 
-    for instance in context.trace.instances:
-        own = instance.cls.find("evaluate")
-        arguments = makers(instance.call.argument("args", 1))
-        best = any(constant(call.argument("load_best_model_at_end")) is True for call in arguments)
-        if isinstance(own, Function) and best and any(p.endswith(".Trainer") for p in instance.cls.ancestors()):
-            text = ast.unparse(own.node)
-            merges = _MERGES.search(text) or re.search("gather|reduce|torchmetrics", own.module.source.text)
-            if "get_eval_dataloader" in text and "for " in text and "return" in text and not merges:
-                shown: dict[str, object] = {"metric": "evaluate()", "call": "load_best_model_at_end"}
-                yield Hit(own.module, own.node, shown, variant="trainer")
 
-
-_MERGES = re.compile(r"super\(|Trainer\.|evaluation_loop|prediction_loop|concat")
 _LIGHTNING = ("lightning.", "pytorch_lightning.")
 _REDUCED = ("compute", "all_gather", "all_reduce", "reduce", "gather")
 

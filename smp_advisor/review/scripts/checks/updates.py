@@ -139,7 +139,7 @@ def _all_parameters_used(context: Context) -> Iterator[Hit]:
         if any(wrap in makers(value) for call in context.trace.calls if call.name and not call.name.startswith("torch.")
                for value in (*call.arguments, *call.keywords.values())):  # fmt: skip
             continue  # a function of another package may use every layer
-        static, finds = (wrap.argument(*at) for at in (("static_graph",), ("find_unused_parameters", 6)))
+        static, finds = wrap.argument("static_graph"), wrap.argument("find_unused_parameters", 6)
         tolerant = wrap.unpacks or (finds is not None and constant(finds) is not False)
         models = parts_of_model(wrap.argument("module", 0)) if wrap.name in REPLICATING and not tolerant else []
         for cls in {id(model.cls): model.cls for model in models}.values():
