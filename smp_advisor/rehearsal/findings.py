@@ -32,7 +32,7 @@ _PROCESSES = re.compile(r"\b(\d+) (?:GPU|device|process|rank)(?:e?s)?\b", re.IGN
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _DOWNLOAD = re.compile(
     r"huggingface\.co(?!/docs)|^[\w.-]+/[\w.-]+ does not appear to have a file|offline mode|"
-    r"LocalEntryNotFound|resolve host|name resolution|urlopen|Name or service not known|"
+    r"LocalEntryNotFound|resolve host|name resolution|urlopen|Name or service not known|not fully cached|"
     r"Network is unreachable|Max retries exceeded|[Cc]ould not connect to the endpoint|Unable to locate credentials"
 )
 _TOLERANCE = 2e-5
@@ -84,7 +84,7 @@ def not_rehearsed(stage: Stage) -> str:
     if error["module"] and error["name"] == "ModuleNotFoundError":
         return f"the module {error['module']!r} is not installed here"
     lacks = error["name"].endswith(("ModuleNotFoundError", "ImportError")) and _LACKED.search(error["text"])
-    if lacks or (error["of_library"] and "pip install" in error["text"]):
+    if lacks or "pip install" in error["text"]:
         return f"a package is not installed here ({error['text'][:120]})"
     if error["text"].startswith("ProcessGroupGloo::") and not stage["verdict"]:
         return f"gloo cannot do it ({error['text'][:120]})"

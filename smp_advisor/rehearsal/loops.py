@@ -55,8 +55,8 @@ def _quotients(test: ast.expr) -> Iterator[ast.BinOp]:
 
 
 class _Marked(ast.NodeTransformer):
-    def __init__(self, file: str, tree: ast.Module, left_out: list[list[str]]) -> None:
-        self._file = file
+    def __init__(self, file: str, tree: ast.Module, left_out: list[list[str]], observer: Observer) -> None:
+        self._file, self._observer = file, observer
         self._left_out = [(int(line), name) for place, name in left_out for of, _, line in [place.rpartition(":")]
                           if of == file]  # fmt: skip
         """Lines of calls, and the argument that the callee lacks here."""
@@ -65,6 +65,17 @@ class _Marked(ast.NodeTransformer):
         branches = [node for node in ast.walk(tree) if isinstance(node, ast.If) and _calls(node.body, _OF_UPDATES)]
         self._of_updates = {ast.unparse(quotient.right) for node in branches for quotient in _quotients(node.test)}
         self._is_in_training = False
+
+    def _setting(self, node: Any) -> Any:
+        """Have a setting of the script small in a run that is too heavy."""
+        self.generic_visit(node)
+        place = node if isinstance(node, ast.keyword) else getattr(node, "targets", [getattr(node, "target", None)])[0]
+        name = next((str(value) for key in ("arg", "id", "attr") if (value := getattr(place, key, None))), "")
+        if isinstance(node.value, ast.Constant):
+            node.value.value = self._observer.small(name, node.value.value)
+        return node
+
+    visit_Assign = visit_AnnAssign = visit_keyword = _setting  # noqa: N815 - names of the visitor
 
     def visit_If(self, node: ast.If) -> ast.If:
         """Have what a training loop does each n iterations done each second one, if that is no part of an update."""
@@ -212,7 +223,7 @@ def install(observer: Observer) -> Callable[[str, str], CodeType]:
     def compiled(source: str, path: str) -> CodeType:
         text = _ACCUMULATION.sub(lambda match: f"{match[1]}{observer.microbatches(int(match[2]))}", source)
         tree = ast.parse(with_names_here(text), path)
-        marked = _Marked(path.removeprefix(observer.code), tree, left_out).visit(tree)
+        marked = _Marked(path.removeprefix(observer.code), tree, left_out, observer).visit(tree)
         return compile(marked, path, "exec", dont_inherit=True)
 
     return compiled

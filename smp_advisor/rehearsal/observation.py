@@ -284,6 +284,7 @@ def _arguments(observer: Observer) -> None:
             flags=[action.dest for action in self._actions if action.type is bool],
         )  # fmt: skip
         for name, value in vars(values).items():
+            setattr(values, name, observer.small(name, value))
             if "accum" in name and isinstance(value, int) and value > 1:
                 setattr(values, name, observer.microbatches(value))
         return values, unread

@@ -9,6 +9,7 @@ import inspect
 import json
 import opcode
 import os
+import re
 import sys
 import types
 from pathlib import Path
@@ -149,14 +150,22 @@ class Observer:
         """Whether figures are taken: in all updates, or in the first ones of a run that is watched."""
         return not self.options.get("live") or self.updates < LOOKED_AT
 
-    def worked(self, flops: float) -> None:
-        """Count the FLOPs of a layer; a run that needs too many ends here, on every machine at the same layer."""
+    def worked(self, flops: float, times: int = 1) -> None:
+        """Count the FLOPs of a layer; a run that needs too many so many times ends here, on every machine alike."""
         self.flops += flops
-        if self.flops > self.options["most_flops"]:
-            self.once(
-                "heavy", text=f"its first updates need more than {self.options['most_flops']:.0e} FLOPs per process"
-            )
+        if self.flops * times > self.options["most_flops"]:
+            text = f"its first updates need more than {self.options['most_flops']:.0e} FLOPs per process"
+            self.once("heavy", text=f"{text}: pass job= with a command of smaller sizes")
             raise Ended
+
+    def small(self, name: str, value: Any) -> Any:
+        """Return a smaller value of a setting, in a run that is too heavy with the script's own."""
+        for kind in self.options["small"]:
+            pattern, most = _TABLES["small"][kind]
+            if type(value) is int and value > most and re.search(pattern, name):
+                self.stand_in(f"{name} {value}: {most}")
+                return most
+        return value
 
     def put(self, kind: str, **values: Any) -> None:
         """Record an event."""

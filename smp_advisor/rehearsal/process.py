@@ -20,7 +20,7 @@ import torch
 
 from smp_advisor.rehearsal import libraries, loops, observation, process_group, processors
 from smp_advisor.rehearsal.libraries.absent import EARLIER
-from smp_advisor.rehearsal.libraries.rows import Tokenized, lines
+from smp_advisor.rehearsal.libraries.rows import lines, tokenized
 from smp_advisor.rehearsal.observer import OWN, Ended, NotRehearsed, Observer
 from smp_advisor.sandbox.isolated import own_streams
 
@@ -121,20 +121,21 @@ def _define_names(observer: Observer) -> None:
 
     for name, how in observer.options["names"].items():
         observer.stand_in(f"{name}, which the script does not define: tokenized rows")
-        rows: Any = Tokenized(one_label=observer.options["one_label"])
+        rows: Any = tokenized(one_label=observer.options["one_label"])
         if observer.options["needs_table"]:
             import datasets
 
             if observer.options.get("texts_needed"):
                 rows = datasets.Dataset.from_dict({"text": lines()})
             else:
-                few = [rows[number] for number in range(256)]
-                table = {key: [row[key].tolist() for row in few] for key in few[0]}
+                table = {key: [row[key].tolist() for row in rows[:256]] for key in rows[0]}
                 rows = datasets.Dataset.from_dict(table).with_format("torch")
         setattr(builtins, name, (lambda *_, _rows=rows, **__: _rows) if how == "call" else rows)
 
 
 def _note_error(observer: Observer, error: BaseException) -> None:
+    if isinstance(error, SystemExit) and error.__context__ is not None:
+        error = error.__context__  # which the script has shown, and left with a status
     frames = traceback.extract_tb(error.__traceback__)
     sites = [f"{f.filename[len(observer.code) :]}:{f.lineno}" for f in frames if f.filename.startswith(observer.code)]
     last = frames[-1] if frames else None

@@ -40,13 +40,6 @@ _SAME_INPUTS = ("tp", "tensor", "model")
 _MEMORY_BYTES = 80 * 2**30
 
 
-class Weights(dict[str, Any]):
-    """Weights that are not here: those of any model, and of each part of a checkpoint."""
-
-    def __missing__(self, key: str) -> Any:
-        return self
-
-
 def on_cpu(value: Any) -> Any:
     """Return the processor for a GPU; other devices stay as they are."""
     if isinstance(value, str) and value.partition(":")[0] == "cuda":
@@ -141,17 +134,6 @@ def _tensors_and_modules(observer: Observer, plain: Any, device: Any, *, keeps_h
         setattr(owner, "cpu", offload)  # noqa: B010
     torch.Tensor.pin_memory = lambda value, *_, **__: value  # type: ignore[method-assign, assignment, misc]
     torch.Tensor.record_stream = lambda *_: None  # type: ignore[method-assign, assignment, misc]
-
-    @around(torch.hub, "load_state_dict_from_url")
-    def any_weights(original: Any, url: str, *_: Any, **__: Any) -> Any:
-        del original
-        observer.stand_in(f"{url}: random weights")
-        return Weights()
-
-    @around(torch.nn.Module, "load_state_dict")
-    def load_any(original: Any, module: Any, state_dict: Any, *arguments: Any, **options: Any) -> Any:
-        own = module.state_dict() if isinstance(state_dict, Weights) else state_dict
-        return original(module, own, *arguments, **options)
 
     torch.hub.list = lambda *_, **__: []
 

@@ -146,7 +146,7 @@ def request_of(
         "needs_table": needs_table, "texts_needed": '"text"' in code.text and needs_table,
         "vocabulary": _VOCABULARY, "named": re.findall(r"[\"'](\w+)[\"']", code_text),
         "columns": _columns(code.text), "keep_half": keep_half,
-        "provoked": sorted(suspected), "full": [], "full_width": False, "batch_most": 0, "pins": {}, "left_out": [],
+        "provoked": sorted(suspected), "full": [], "full_width": False, "small": [], "pins": {}, "left_out": [],
     }  # fmt: skip
 
 

@@ -38,8 +38,18 @@ _STILL = 25
 """Observations in a row of processes that all sleep, after which none will go on."""
 _LOG_LINES = 60
 _OF_MODELS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".distcp", ".pkl", ".npz", ".onnx")
-_FEW_FLOPS, _MOST_FLOPS, _SMALL_BATCH = 5e10, 5e11, 2
-"""Of the forward passes of one stage and rank, before batches are made small, and then: a minute of a processor."""
+_MOST_FLOPS = 5e11
+"""Of the forward passes of one stage and rank: a minute of a processor."""
+_LEVELS: tuple[dict[str, Any], ...] = (
+    {"batch_most": 0, "most_flops": 5e10},
+    {"batch_most": 2, "most_flops": 2e11},
+    {"small": ("depth", "batch", "length"), "most_flops": _MOST_FLOPS, "steps": 3},
+    {"small": ()},
+    {"batch_most": sys.maxsize},
+)  # fmt: skip
+"""Changes of a run that is too heavy: loaders of two rows, then small sizes in the settings of the script."""
+_HEAVY, _FAILED = {0: 1, 1: 2}, {1: 4, 2: 3, 3: 4}
+"""The level that follows on one that is too heavy, and on one that fails: it may need its own sizes."""
 _OF_SIZES = ("ValueError", "RuntimeError", "AssertionError", "IndexError")
 _SIZE = re.compile(r"(?i)size|shape|\bdims?\b|dimension|divisib|channel|elements|\bheads?\b|match|width|height")
 """Errors that may come of a smaller or other model than the script expects, and words in them."""
@@ -120,7 +130,7 @@ class _Rehearsed:
     """All stages in a file system with a root."""
 
     def __init__(self, request: dict[str, Any], root: Path) -> None:
-        self.request, self.root = request, root
+        self.request, self.root = {"batch_most": 0, "most_flops": _MOST_FLOPS, **request}, root
         self.base = root / "opt/ml"
         self.job = Job(**request["job"])
         self.code = self.base / ("code" if self.job.sdk == 2 else "input/data/code")
@@ -130,7 +140,7 @@ class _Rehearsed:
         }
         self.stages: list[dict[str, Any]] = []
         self.differing: dict[str, str] = {}  # a sentence for each library that the job has in another version
-        self.processes = int(request["processes"])
+        self.processes, self.level = int(request["processes"]), 0
 
     def _shown(self, target: str) -> Path:
         return self.root / target.lstrip("/")
@@ -149,13 +159,13 @@ class _Rehearsed:
                 stage["loaded"] = self._saved_files(stage)
             return {"stages": self.stages, **about}
         live = self.request["stages"] == "live"
-        flops = math.inf if live else _FEW_FLOPS
-        options: dict[str, Any] = {"live": live, "keeps_state": not live and self.processes > 1, "most_flops": flops}
+        self.request |= _LEVELS[0]
+        options: dict[str, Any] = {"live": live, "keeps_state": not live and self.processes > 1}
         first = self._stage("several processes", **options)
         while self._is_changed_for(first):
             self.stages.remove(first)
-            options |= {"most_flops": _MOST_FLOPS} if self.request["batch_most"] else {}
             first = self._stage("several processes", **options)
+        self.request["most_flops"] = _MOST_FLOPS
         recorded = {event["kind"]: event for event in first["ranks"][0]["events"]}
         if not first["failed"] and "step" in recorded and self.request["stages"] == "all":
             self._further(first)
@@ -163,9 +173,11 @@ class _Rehearsed:
 
     def _is_changed_for(self, first: dict[str, Any]) -> bool:
         """Return whether the request now has what the script misses: smaller batches, a column, the end of loops."""
-        is_heavy, most = (first["verdict"] or {}).get("code") == "heavy", self.request["batch_most"]
-        if (is_heavy and not most) or (most == _SMALL_BATCH and first["failed"] and not is_heavy):
-            self.request["batch_most"] = _SMALL_BATCH if is_heavy else sys.maxsize  # it may need its own size
+        is_heavy = (first["verdict"] or {}).get("code") == "heavy"
+        following = _HEAVY if is_heavy else _FAILED if first["failed"] else {}
+        if level := following.get(self.level):
+            self.level = level
+            self.request |= _LEVELS[level]
             return True
         column = _missing_column(first)
         if column and column not in self.request["columns"]:
@@ -261,7 +273,7 @@ class _Rehearsed:
         settings = {
             **self.request, "local_world": per_node, "nodes": nodes, "keeps": keeps,
             "differing": [*self.differing],
-            "most_flops": math.inf if options.get("live") else _MOST_FLOPS, "state": str(self._shown("/tmp/first")),
+            **({"most_flops": math.inf} if options.get("live") else {}), "state": str(self._shown("/tmp/first")),
             "sources": [str(p) for p in self.channels.values() if p],
             "empty": {str(self.base / "input/data" / name): name for name, p in self.channels.items() if not p},
             **options,

@@ -261,6 +261,7 @@ class Training:
         if number != self.first_optimizer:
             return
         observer.updates += 1
+        observer.worked(0.0, observer.options["steps"] if observer.updates == 1 else 1)
         observer.offloaded_elements = 0
         if observer.looks:
             _, replicated, parts = self._parts(optimizer)

@@ -140,8 +140,8 @@ def test_samples_are_the_same_with_any_padding_and_others_are_not():
 @pytest.mark.torch
 def test_stand_ins_of_images_are_as_large_as_the_real_ones():
     images = importlib.import_module("smp_advisor.rehearsal.libraries.images")
-    assert images.Images("USPS", as_tensor=True)[0][0].shape == (1, 16, 16)
-    digits = images.Images("EMNIST", split="digits", as_tensor=True)
+    assert images.Images("USPS").data[0].shape == (16, 16)
+    digits = images.Images("EMNIST", split="digits")
     assert (len(digits), len(digits.data)) == (240_000, 240_000)
 
 
@@ -160,8 +160,8 @@ def test_stand_ins_of_images_have_what_they_are_made_with():
     assert repr(Real("/data", split="test")) == "True test /data 10000"
     streets = images.Images("SVHN", split="extra", source="self.labels = self.data = ")
     assert (len(streets), streets.labels.dtype.kind, hasattr(streets, "targets")) == (531_131, "i", False)
-    assert images.Images("STL10", as_tensor=True).data.shape == (5_000, 3, 96, 96)
-    assert images.Images("ImageFolder", source="self.samples: list = ").samples[3] == ("3.jpg", 3)
+    assert images.Images("STL10").data.shape == (5_000, 3, 96, 96)
+    assert images.Images("ImageFolder", source="self.samples: list = ").samples[3] == ("1.jpg", 1)
     assert len(images.Images("QMNIST", what="nist")) == 402_953
 
 

@@ -211,8 +211,6 @@ run = wandb.init(config={"batch": 4})
 assert wandb.config.batch == run.config["batch"] == 4 and repr(wandb.config.rate) == "Nothing"
 from sagemaker_training import environment
 assert environment.Environment().model_dir == "/opt/ml/model" and os.path.isdir("results")
-import torch
-torch.nn.Linear(2, 2).load_state_dict(torch.hub.load_state_dict_from_url("https://example.com/a.pth")["model"])
 """
 
 

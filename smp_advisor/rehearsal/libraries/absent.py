@@ -49,7 +49,7 @@ class NotInstalled:
         raise NotRehearsed("NotInstalled")
 
     __eq__ = __bool__ = __len__ = __mro_entries__ = _refuse
-    __hash__ = object.__hash__
+    __hash__, __iter__ = object.__hash__, lambda _: iter(())
     __enter__, __instancecheck__ = Nothing.__enter__, Nothing.__instancecheck__
     __exit__, __call__ = Nothing.__exit__, Nothing.__call__
 

@@ -36,13 +36,13 @@ class Images(torch.utils.data.Dataset[Any]):
 
     def __init__(
         self, name: str, *arguments: Any, transform: Any = None, target_transform: Any = None, transforms: Any = None,
-        train: bool = True, as_tensor: bool = False, source: str = "", **options: Any,
+        train: bool = True, source: str = "", **options: Any,
     ) -> None:  # fmt: skip
         part = str(options.get("what") or options.get("split") or options.get("image_set") or "")
         channels, side, labels, *lengths = _TABLES["images"].get(f"{name} {part}", _TABLES["images"].get(name, _ANY))
         length = _TABLES["parts"].get(f"{name} {part}", lengths[not train or part in _HELD_BACK])
         self.transform = transform or next((entry for entry in arguments if callable(entry)), None)
-        self.target_transform, self.transforms, self._as_tensor = target_transform, transforms, as_tensor
+        self.target_transform, self.transforms = target_transform, transforms
         generator = torch.Generator().manual_seed(1)
         shape = (_DIFFERENT, side, side) if channels == 1 else (_DIFFERENT, side, side, channels)
         self._pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
@@ -72,14 +72,10 @@ class Images(torch.utils.data.Dataset[Any]):
         return len(self._numbers)
 
     def __getitem__(self, index: int) -> Any:
-        target = self._numbers[index]
-        image: Any = self._pixels[index % _DIFFERENT]
-        if self._as_tensor:
-            image = (image[None] if image.dim() == 2 else image.permute(2, 0, 1)).float() / 255
-        else:
-            from PIL import Image
+        from PIL import Image
 
-            image = Image.fromarray(image.numpy())
+        target = self._numbers[index]
+        image: Any = Image.fromarray(self._pixels[index % _DIFFERENT].numpy())
         if self.transforms is not None:
             return self.transforms(image, target)
         image = image if self.transform is None else self.transform(image)
@@ -93,6 +89,9 @@ def change(observer: Observer, module: Any) -> None:
         for kind in vars(module).values():
             if isinstance(kind, type) and issubclass(kind, module.VisionDataset):
                 _synthesize(observer, kind)
+    elif name == "torchvision.datasets.utils":
+        for key in ("download_url", "extract_archive", "download_and_extract_archive"):
+            setattr(module, key, lambda *_, **__: observer.stand_in("archives of images: synthetic images"))
     elif re.fullmatch(r"torchvision\.models(?:\.segmentation|\.detection|\.video)?", name):
         for key, value in list(vars(module).items()):
             if inspect.isfunction(value) and key.islower() and key[0] != "_":
@@ -174,7 +173,7 @@ def _diffusers(observer: Observer, module: Any) -> None:
     def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
         default = inspect.signature(original).parameters.get("block_out_channels")
         if widths := options.get("block_out_channels", default and default.default):
-            options["block_out_channels"] = tuple(32 for _ in widths)
+            options["block_out_channels"] = tuple(64 for _ in widths)  # two channels per group
         original(self, *arguments, **options)
 
     def from_pretrained(original: Any, cls: Any, name: Any, *arguments: Any, **options: Any) -> Any:

@@ -52,23 +52,15 @@ def lines() -> list[str]:
     ]
 
 
-class Tokenized:
-    """Rows of a tokenized data set, as the stand-in of a name that a script does not define."""
+def tokenized(*, one_label: bool) -> list[dict[str, Any]]:
+    """Return tokenized rows, as the stand-in of a name that a script does not define."""
+    import torch
 
-    def __init__(self, *, one_label: bool) -> None:
-        self._one_label = one_label
-
-    def __len__(self) -> int:
-        return _TOKENIZED
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        import torch
-
-        if not -_TOKENIZED <= index < _TOKENIZED:
-            raise IndexError(index)
-        row = torch.randint(4, 20, (16,), generator=torch.Generator().manual_seed(int(index) % _TOKENIZED))
-        labels = torch.tensor(index % 2) if self._one_label else row.clone()
-        return {"input_ids": row, "attention_mask": torch.ones_like(row), "labels": labels}
+    rows = torch.randint(4, 20, (_TOKENIZED, 16), generator=torch.Generator().manual_seed(0))
+    return [
+        {"input_ids": row, "attention_mask": torch.ones_like(row), "labels": torch.tensor(n % 2) if one_label else row}
+        for n, row in enumerate(rows)
+    ]
 
 
 def columns_for(name: str, observer: Observer) -> dict[str, list[Any]]:

@@ -107,6 +107,7 @@ def _devices(observer: Observer, options: dict[str, Any]) -> int:
 
 def _trainer(observer: Observer, kind: Any) -> None:
     quiet = import_module(f"{kind.__module__.partition('.trainer.')[0]}.loggers.logger").DummyLogger
+    quiet.save_dir = property(lambda _: ".")  # where callbacks write
 
     @around(kind, "__init__")
     def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
