@@ -44,11 +44,10 @@ _LEVELS: tuple[dict[str, Any], ...] = (
     {"batch_most": 0, "most_flops": 5e10},
     {"batch_most": 2, "most_flops": 2e11},
     {"small": ("depth", "batch", "length"), "most_flops": _MOST_FLOPS, "steps": 3},
-    {"small": ()},
-    {"batch_most": sys.maxsize},
-)  # fmt: skip
+    {"batch_most": sys.maxsize, "small": ()},
+)
 """Changes of a run that is too heavy: loaders of two rows, then small sizes in the settings of the script."""
-_HEAVY, _FAILED = {0: 1, 1: 2}, {1: 4, 2: 3, 3: 4}
+_HEAVY, _FAILED = {0: 1, 1: 2}, {1: 3, 2: 3}
 """The level that follows on one that is too heavy, and on one that fails: it may need its own sizes."""
 _OF_SIZES = ("ValueError", "RuntimeError", "AssertionError", "IndexError")
 _SIZE = re.compile(r"(?i)size|shape|\bdims?\b|dimension|divisib|channel|elements|\bheads?\b|match|width|height")

@@ -104,9 +104,8 @@ class _Finder(MetaPathFinder, Loader):
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         if spec.name.partition(".")[0] in _TOOLKITS:
             environment = types.SimpleNamespace(**json.loads(os.environ["SM_TRAINING_ENV"]))
-            read: Any = lambda: environment  # noqa: E731 - the module `environment` too
-            read.Environment = read.training_env = read
-            return Module(spec.name, lambda _: read)
+            read = type("Read", (), {"__call__": lambda _: environment, "__getattr__": lambda self, _: self})()
+            return Module(spec.name, lambda _: read)  # a module, and its functions
         make = Nothing if spec.name.partition(".")[0] in _REPORTING else NotInstalled
         return Module(spec.name, lambda _: make())
 
