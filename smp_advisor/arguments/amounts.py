@@ -5,31 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from smp_advisor.core.files import data_file
+
 _NUMBER = re.compile(
     r"\s*([+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d[\d_]*(?:\.\d*)?|\.\d+))(e[+-]?\d{1,2}(?![a-z]))?([^\d]*)",
     re.IGNORECASE | re.ASCII,
 )
 _POWERS = {1: "k thousand", 2: "m mn mio million millions", 3: "b g bn billion billions", 4: "t tn trillion trillions"}
 _SCALES = {word: power for power, words in _POWERS.items() for word in words.split()}
-_SECONDS = {
-    word: seconds
-    for seconds, words in {
-        1: "s sec secs second seconds",
-        60: "m min mins minute minutes",
-        3_600: "h hr hrs hour hours",
-        86_400: "d day days",
-        604_800: "w week weeks",
-        2_592_000: "month months",
-    }.items()
-    for word in words.split()
-}
+_UNITS: dict[str, dict[str, Any]] = data_file("arguments", "units")
 _GIB = {"g": 1, "gb": 1, "gib": 1, "m": 1 / 1024, "mb": 1 / 1024, "mib": 1 / 1024, "t": 1024, "tb": 1024, "tib": 1024}
-_NOUNS = {
-    "parameters": {"params", "param", "parameter", "parameters", "weights"},
-    "tokens": {"tok", "toks", "token", "tokens"},
-    "samples": {"sample", "samples"},
-    "USD": {"usd", "dollar", "dollars", "$"},
-}
 DAYS_OF = {"hours": 1 / 24, "hour": 1 / 24, "weeks": 7.0, "week": 7.0, "months": 30.0, "minutes": 1 / 1440}
 """Days of a unit that a wrong name of a duration has."""
 
@@ -58,14 +43,14 @@ def number_in(text: str, unit: str = "", *, binary: bool = False) -> float | Non
     digits, exponent, tail = match.groups()
     number = float(re.sub("[_,]", "", digits) + (exponent or ""))
     words = [word for word in re.split(r"[\s-]+", tail.lower()) if word]
-    if words and words[-1] in _NOUNS.get(unit, ()):
+    if words and words[-1] in _UNITS["nouns"].get(unit, ()):
         words.pop()
     if not words:
         return number
     if len(words) > 1:
         return None
     if unit in ("days", "seconds"):
-        seconds = _SECONDS.get(words[0])
+        seconds = _UNITS["seconds"].get(words[0])
         return None if seconds is None else number * seconds / (86_400 if unit == "days" else 1)
     if unit == "GiB":
         return None if words[0] not in _GIB else number * _GIB[words[0]]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import table
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import Configuration, Setting
 from smp_advisor.estimators.launchers import (
@@ -31,13 +32,13 @@ from smp_advisor.review.scripts.queries import makers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping as Dictionary
-    from typing import Any
 
     from smp_advisor.review.reading.run import Run
     from smp_advisor.review.reading.source import Source, Unresolved
     from smp_advisor.review.reading.trace import Call
     from smp_advisor.review.reading.values import Function, Value
 
+_FORMS: dict[str, Any] = table("smp_advisor.estimators", "data/forms.toml")
 _JSON_NAMES = {"true": True, "false": False, "null": None}
 _MAKERS = ("PyTorch", "TensorFlow", "HuggingFace", "Estimator", "ModelTrainer", "create_training_job", "remote")
 """Calls that configure a job. If the cell runs none, its uncalled functions are read too."""
@@ -86,22 +87,14 @@ _KEYWORDS = ("distribution", "instance_type", "instance_count", "framework_versi
 _OPTIONS = ("smp_options", "mp_parameters", "smp_parameters", "distribution", "request")
 
 
-_POSITIONS = {
-    "PyTorch": ("entry_point", "framework_version", "py_version", "source_dir", "hyperparameters", "image_uri"),
-    "HuggingFace": ("py_version", "entry_point", "transformers_version", "tensorflow_version", "pytorch_version"),
-    "Estimator": ("image_uri", "role", "instance_count", "instance_type"),
-}
-"""Parameters of estimators that are written by their position."""
-
-
 def configurations_of_cell(cell: Cell) -> list[Configuration]:
     """Return every job that the cell starts, in order; else the dictionaries that configure one."""
     configurations = []
     for call in cell.calls:
         elsewhere = "." in call.name and not call.name.startswith("sagemaker")  # a class of another package
         if call.called in ESTIMATORS and "training_recipe" not in call.keywords and not elsewhere:
-            own = {key: Entry(value, call.passed.span)
-                   for key, value in zip(_POSITIONS.get(call.called, ()), call.arguments, strict=False)}  # fmt: skip
+            positions = zip(_FORMS["positions"].get(call.called, ()), call.arguments, strict=False)
+            own = {key: Entry(value, call.passed.span) for key, value in positions}
             call.passed.entries |= own | call.passed.entries
             configurations.append(configuration_of_estimator(call.called, call.passed, sure=call.sure))
             configurations[-1].set(channels=channels_of_fit(_started(cell, call, "fit")))

@@ -133,7 +133,8 @@ def _printed(text: str, environment: dict[str, str]) -> Iterator[tuple[str, str]
 Dialect = Literal["python", "json", "yaml", "shell"]
 
 _DEEPEST = 40
-_FILES: dict[str, Dialect] = table("smp_advisor.estimators", "data/forms.toml")["files"]
+_FORMS: dict[str, Any] = table("smp_advisor.estimators", "data/forms.toml")
+_FILES: dict[str, Dialect] = _FORMS["files"]
 _TEMPLATE_ENDS = (".template", ".tmpl", ".tpl", ".j2", ".example", ".sample")
 _CHECKED_HERE = "%%smp_check"
 _TYPESET = str.maketrans("\u00a0\u2007\u202f\u201c\u201d\u2018\u2019", "   \"\"''")
@@ -272,11 +273,6 @@ _MOST_NODES = 10_000
 _LONGEST_NUMBER = 40
 """Digits: YAML has numbers of base 60, and reading a long one takes the square of its length."""
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
-_TEMPLATES = {
-    "AWSTemplateFormatVersion": "a CloudFormation template",
-    "{{": "a template with {{ }}",
-}
-"""Other texts in YAML, by a mark in them."""
 _WRAPPERS = ("recipes", "training_config", "recipe")
 
 
@@ -300,7 +296,7 @@ def yaml_table(text: str) -> Mapping:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or "it cannot be read"
-        if form := next((what for mark, what in _TEMPLATES.items() if mark in text), ""):
+        if form := next((what for mark, what in _FORMS["templates"].items() if mark in text), ""):
             raise AdvisorError(
                 f"The text is {form}, which is not read: paste the recipe or manifest of the job."
             ) from None

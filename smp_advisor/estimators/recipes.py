@@ -184,12 +184,6 @@ def _model_name(path: object, data: dict[str, Any]) -> str:
 _OFFLOADS = ("param_offload", "optimizer_offload", "offload_policy")
 
 
-def configuration_of_verl(recipe: Mapping) -> Configuration:
-    configuration = Configuration("recipe", "The verl recipe", recipe.span)
-    take_verl(configuration, plain_of(recipe))
-    return configuration
-
-
 _OF_SFT = {"data": {"micro_batch_size_per_gpu": 4, "train_batch_size": 256, "max_length": 1024}}
 """Defaults of ``sft_trainer.yaml`` of verl 0.5."""
 
@@ -327,7 +321,8 @@ def _of_kind(recipe: Mapping) -> Configuration | None:
         return configuration_of_fine_tuning(recipe)
     if kind == "verl":
         resolve(recipe)
-        return configuration_of_verl(recipe)
+        take_verl(configuration := Configuration("recipe", "The verl recipe", recipe.span), plain_of(recipe))
+        return configuration
     return None
 
 

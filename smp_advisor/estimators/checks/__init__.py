@@ -2,15 +2,7 @@
 
 from smp_advisor.estimators.cases import Case, Change, Hit
 from smp_advisor.estimators.checks.cluster import degrees, tensor_parallelism
-from smp_advisor.estimators.checks.contract import (
-    channels,
-    of_estimator,
-    of_request,
-    of_trainer,
-    outputs,
-    places,
-    versions,
-)
+from smp_advisor.estimators.checks.contract import EST514, outputs, versions
 from smp_advisor.estimators.checks.launch import adapter, files, hardware, image, launcher, monitoring, terms
 from smp_advisor.estimators.checks.memory import fit
 from smp_advisor.estimators.checks.parameters import length, library_parameters
@@ -22,6 +14,5 @@ CORRECTABLE = (library_parameters, degrees, launcher, tensor_parallelism, image,
 
 `library_parameters` makes EST501 and EST505.
 """
-_EST514 = (places, channels, of_trainer, of_estimator, of_request)
-CHECKS = (*CORRECTABLE, versions, fit, length, terms, files, *_EST514, outputs)
+CHECKS = (*CORRECTABLE, versions, fit, length, terms, files, *EST514, outputs)
 """All checks; those after `CORRECTABLE` estimate memory or need the author."""

@@ -103,12 +103,13 @@ def channels(case: Case) -> Iterator[Hit]:
     for setting in configuration.hyperparameters.values():
         path = str(setting.value).removeprefix(_INPUTS)
         folder = path.partition("/")[0]
-        if path != str(setting.value) and folder and folder not in names:
+        if path != str(setting.value) and folder and folder not in {*names, *_OF_SDK}:
             hit = case.hit("EST514", "no folder", named=str(setting.value), right=listed)
             yield replace(hit, span=setting.span or hit.span)
 
 
 _INPUTS = "/opt/ml/input/data/"
+_OF_SDK = ("code", "sm_drivers")
 
 
 def of_trainer(case: Case) -> Iterator[Hit]:
@@ -196,6 +197,7 @@ def of_request(case: Case) -> Iterator[Hit]:
             yield replace(hit, span=entry.span)
 
 
+EST514 = (places, channels, of_trainer, of_estimator, of_request)
 _STATE_BYTES = 14
 """Bytes of a checkpoint per parameter: fp32 weights or a 16-bit copy, and two moments of the optimizer."""
 _CHECKPOINTS = 3

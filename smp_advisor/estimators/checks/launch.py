@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.cluster.containers import containers_of
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.cluster.table import not_covered
+from smp_advisor.core.files import table
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.cases import SDK_2, SDK_3, Case, Change, Hit
 from smp_advisor.estimators.terms import (
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from smp_advisor.libraries.job_rules import Fault
     from smp_advisor.review.reading.values import Mapping
+
+_FORMS: dict[str, Any] = table("smp_advisor.estimators", "data/forms.toml")
 
 _DEGREES = ("tensor_parallel_degree", "expert_parallel_degree")
 
@@ -115,12 +118,6 @@ def _library_instance(case: Case) -> Iterator[Hit]:
 
 _HARDWARE = {"instance_type": "instance type", "container": "container"}
 """Terms of EST506, and its variants."""
-_PLACES = {
-    "instance_type": ("instance_type",),
-    "container": ("framework_version", "image_uri", "instance_type"),
-    "launched": ("instance_type",),
-}
-"""Settings in the text for a term."""
 
 
 def hardware(case: Case) -> Iterator[Hit]:
@@ -176,7 +173,7 @@ def files(case: Case) -> Iterator[Hit]:
 
 def _of_fault(case: Case, fault: Fault, check: str, variant: str, fixes: tuple[Change, ...] = ()) -> Hit:
     texts = {"problem": fault.problem, "remedy": fault.remedy}
-    hit = case.hit(check, variant, *_PLACES.get(fault.setting, ()), fixes=fixes, **texts)
+    hit = case.hit(check, variant, *_FORMS["terms_in"].get(fault.setting, ()), fixes=fixes, **texts)
     return replace(hit, span=span_of_term(case.configuration, fault.setting) or hit.span)
 
 

@@ -28,13 +28,7 @@ _PIN = re.compile(
     re.MULTILINE,
 )
 _BOUND = re.compile(r"([=<>~!]=?)=?[ \t]*(\d+)(?:\.(\d+))?")
-_FILES = (
-    "requirements.txt",
-    "requirements*.txt",
-    "pyproject.toml",
-    "setup.py",
-    "environment.y*ml",
-)
+_FILES: list[str] = table("smp_advisor.review.scripts", "data/names.toml")["pins"]
 _OF_PROJECTS = ("*/requirements.txt",)
 _ROOTS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 """Files of a project's top folder: what is above belongs to others."""

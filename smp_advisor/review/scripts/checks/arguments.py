@@ -53,6 +53,7 @@ def filled_arguments(context: Context) -> Iterator[Call]:
     """Yield the arguments of trainers that a parser fills from the options of the job, as calls with these."""
     options_of_job = context.settings.hyperparameters
     fills = context.trace.methods("parse_args_into_dataclasses", "parse_args_and_config") if options_of_job else []
+    stored = {store.node.attr for store in context.trace.stores}
     for call, maker in [(fill, maker) for fill in fills if fill.reached for maker in makers(fill.receiver)]:
         types = maker.argument("dataclass_types", 0)
         for kind in types.items if isinstance(types, Collection) else options(types):
@@ -61,8 +62,9 @@ def filled_arguments(context: Context) -> Iterator[Call]:
             names = set(_names(callable_of(path))) & options_of_job.keys() if path else set()
             if not names or (isinstance(kind, Class) and not names.isdisjoint(kind.fields())):
                 continue
-            entries = {name: Entry(Constant(_read(options_of_job[name]))) for name in sorted(names)}
-            more = "its file of arguments" if "config" in options_of_job else ""
+            entries = {name: Entry(Constant(_read(options_of_job[name]))) for name in sorted(names - stored)}
+            unknown = "config" in options_of_job or not stored.isdisjoint(_names(callable_of(path)))
+            more = "its file of arguments, or the script, may set others" if unknown else ""
             yield replace(call, name=path, method="", receiver=None, arguments=(), passed=Mapping(entries, open=more))
 
 
