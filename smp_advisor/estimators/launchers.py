@@ -64,10 +64,6 @@ def _parameters(configuration: Configuration, setting: Setting) -> None:
 
 _NEAR = 0.85
 """Similarity of a misspelled name to the correct one."""
-_LAUNCHERS = (
-    *("mpi", "torch_distributed", "pytorchxla", "pytorchddp"),
-    *("parameter_server", "multi_worker_mirrored_strategy"),
-)
 
 
 def read_distribution(configuration: Configuration, value: Value | None) -> None:
@@ -80,7 +76,7 @@ def read_distribution(configuration: Configuration, value: Value | None) -> None
     configuration.tables["distribution"] = value
     if value.open:
         configuration.gaps.append(Gap("distribution", value.open, value.span))
-    for launcher in _LAUNCHERS:
+    for launcher in _FORMS["launchers"]:
         if (inner := configuration.inner(value, launcher)) is not None:
             configuration.tables[launcher] = inner
             configuration.take(inner, "enabled", launcher)
