@@ -207,7 +207,7 @@ def _outputs(tmp_path):
     yield from map(repr, (advice, model, cluster, advice.job, advice.plan))
     yield advice.report(details=True)
     yield advice.alternatives.to_string()
-    for name in ("report.html", "report.md", "advice.json"):
+    for name in ("report.html", "advice.json"):
         advice.save(tmp_path / name)
         yield (tmp_path / name).read_text(encoding="utf-8")
     script = tmp_path / "train.py"
@@ -238,10 +238,7 @@ def test_a_hostile_name_reaches_no_terminal_and_no_page_as_it_is(tmp_path):
     outputs = list(_outputs(tmp_path))
     assert [text[:200] for text in outputs if CONTROL.search(text)] == []
     assert [text[:200] for text in outputs if text.startswith("<section") and "<img src=x" in text] == []
-    html, page = (next(text for text in outputs if text.startswith(start)) for start in ("<!doctype", "# "))
-    assert "<img src=x" not in html
-    outside = re.sub(r"^(```+).*?^\1$", "", page, flags=re.MULTILINE | re.DOTALL)
-    assert re.findall(r"(?<!\\)<img|(?<!\\)\]\(|http://|www\.d", outside) == []
+    assert "<img src=x" not in next(text for text in outputs if text.startswith("<!doctype"))
 
 
 def test_an_argument_of_another_type_is_named_in_one_sentence():
