@@ -39,7 +39,7 @@ def in_this_process(function, *arguments, **_):
 
 @pytest.mark.torch
 def test_a_profile_is_the_same_on_a_machine_that_is_a_thousand_times_slower(monkeypatch):
-    for stage in ("entry", "scaled.run"):
+    for stage in ("entry", "scaled"):
         monkeypatch.setattr(importlib.import_module(f"smp_advisor.profiling.{stage}"), "run_isolated", in_this_process)
     profiles = []
     for slowness in (1, 1000):
