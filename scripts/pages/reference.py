@@ -63,7 +63,7 @@ document["format"], document["version"], document["kind"], document["value"]["li
 - A file is complete or unchanged, whatever happens while it is written. No pickle is written or read. A file of more
   than 16 MiB is refused.
 - Numbers that JSON does not have are the texts `"Infinity"`, `"-Infinity"` and `"NaN"`.
-- `advice.save("advice.html")` and `advice.save("advice.md")` write reports for readers. They cannot be loaded.
+- `advice.save("advice.html")` writes a report for readers. It cannot be loaded.
 
 ## Fields
 
