@@ -198,12 +198,7 @@ def _by_habit(row: Row, state: StateBytes, job: Job, degrees: Degrees) -> StateB
     if library.accumulates_unsharded and row.count("num_microbatches") != 1:
         state = replace(state, gradients_persist=True)
         if shard_level(row) == 3:
-            undivided = float(state.compute_bytes)
-            state = replace(
-                state,
-                extra_gradient_bytes=undivided,
-                frozen_gradient_bytes=undivided if job.adapter is not None else 0.0,
-            )
+            state = replace(state, extra_gradient_bytes=float(state.compute_bytes))
     return state
 
 

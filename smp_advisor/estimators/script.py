@@ -59,6 +59,8 @@ MICRO_BATCH = "micro_batch_size"
 ADAPTS = ("use_peft", "use_lora", "enable_lora", "lora_enable", "peft_enabled")
 """Options of scripts, of TRL as well, that turn an adapter on."""
 STRATEGY = ("activation_checkpointing", "activation_strategy")
+SAVES = ("save_strategy", "save_steps", "save_total_limit")
+"""Arguments of Trainer that decide which checkpoints it keeps."""
 READ = frozenset([*BATCH, MICRO_BATCH, *SEQUENCE, "gradient_accumulation_steps", "bf16", "fp16", *BITS, *STRATEGY])
 """Options and arguments of scripts that a plan has."""
 
@@ -86,6 +88,10 @@ class Script:
     """Class of transformers that loads it, if its head classifies; else empty."""
     checkpoints_in: str
     """Folder of its checkpoints; empty if it is not seen."""
+    saves: dict[str, Any]
+    """Arguments of its trainers, of `SAVES`; None for values that are not known."""
+    uploads: bool
+    """Whether it may copy its files to S3, or to a hub, by itself."""
     channels: frozenset[str]
     """Channels of the job that it certainly needs: those whose variables its calls read without a default."""
     resumes: bool
@@ -194,7 +200,9 @@ def read_script(
         if read and not read & {*_PARSES_ALL}:  # its parser gets a file alone
             ignored += tuple(name for name in written if name.replace("-", "_") not in context.trace.options)
         lost = {name.replace("-", "_") for name in ignored}
-        lost |= {"config"} if "unread_file" not in configuration.settings else set()  # its values are among them
+        merges = any("TrlParser" in module.source.text for module in context.trace.modules)
+        if merges and "unread_file" not in configuration.settings:  # the file's values are among the arguments
+            lost |= {"config"}
         arriving = {name: value for name, value in received.items() if name not in lost}
         context.settings = replace(context.settings, hyperparameters=arriving)
         return _Reader(Calls(context, *gpus_of(configuration), files or {})).script(source.path, ignored)
@@ -278,7 +286,10 @@ _EVALUATES = re.compile(r"(?i)(?:\b|_)(?:val(?!ue)|test|eval|dev(?!ice))")
 _PREPARES = re.compile(
     r"\bpip3?\b|\buv\b|\bapt(-get)?\b|^\W*(\./)?(s5cmd|chmod|cp|mv|rm|ls|mkdir|tar|aws|nvidia-smi|echo)\b"
 )
+_UPLOADS = re.compile(r"s3['\", ]+(?:sync|cp|mv)\b|s5cmd|s3fs|boto3|upload_file|S3Uploader|push_to_hub|upload_folder")
 _OF_CHANNEL = re.compile(r"os\.environ\['SM_CHANNEL_(\w+)'\]")
+_SETS = r"\b(?:['\"] *(?:,|:|\] *=[^=]|in\b|not in\b)| *=[^=])"
+"""Text after the name of a variable that the script sets, or looks for."""
 _OF_NEURON = re.compile(r"^(?:from|import) (?:optimum\.neuron|torch_neuronx?|neuronx?_)", re.MULTILINE)
 _PARSES_ALL = ("parse_args_into_dataclasses", "parse_args_and_config")
 _READS_FILE = ("parse_yaml_file", "parse_json_file")
@@ -337,7 +348,7 @@ class _Reader:
         job_fields = {} if stack.undecided else stack.settings
         loss = {"loss": "fused"} if job_fields.get("stack") == "liger" else {}
         batch = self._batch(self.makers)
-        computed = None if self.makers else self._computed_batch()
+        computed = self._changed_batch(batch) if self.makers else self._computed_batch()
         models = [call.name for call in self.calls.named("from_pretrained") if _IS_MODEL.search(call.name)]
         heads = {name.split(".")[-2] if _CLASSIFIES.search(name) else "" for name in models if "Peft" not in name}
         own = self._stored()
@@ -358,6 +369,13 @@ class _Reader:
             model=_model_of(self.calls),
             head=heads.pop() if len(heads) == 1 else "",
             checkpoints_in=_checkpoints_in(self.context),
+            saves={
+                name: self.calls.known(maker.argument(name))
+                for maker in self.makers
+                for name in SAVES
+                if maker.gives(name)
+            },
+            uploads=_UPLOADS.search(self.text) is not None,
             channels=frozenset(self._channels()),
             resumes=not trains or bool(self.context.unresolved) or _LOADS.search(self.text) is not None,
             strategy=strategy,
@@ -410,11 +428,17 @@ class _Reader:
 
     def _channels(self) -> Iterator[str]:
         for call in self.context.trace.calls:
-            parts = [*ast.walk(call.node)] if call.reached and call.sure and not call.guards else []
+            certain = call.reached and call.sure and not call.guards and not self._may_fail(call)
+            parts = [*ast.walk(call.node)] if certain else []
             if not any(isinstance(part, (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)) for part in parts):
                 keys = [_OF_CHANNEL.fullmatch(ast.unparse(part)) for part in parts if isinstance(part, ast.Subscript)]
                 names = [key[1] for key in keys if key]  # but those that the script sets or looks for itself
-                yield from (name for name in names if not re.search(f"{name}['\"](?:,|\\] *=[^=]| in)", self.text))
+                yield from (name for name in names if not re.search(name + _SETS, self.text))
+
+    def _may_fail(self, call: Call) -> bool:
+        """Return whether the script goes on where a call fails, or one of the functions around it."""
+        callers = [caller for caller in self.context.trace.calls if caller.function in call.functions]
+        return any(map(_is_tried, (call, *(caller for caller in callers if caller.function is not None))))
 
     def _programs(self) -> Iterator[str]:
         for call in self.context.trace.calls:
@@ -460,6 +484,16 @@ class _Reader:
         if all(isinstance(option, Argument) for option in left) and (left or not computed):
             return None
         numbers = set(map(self.calls.number, computed))
+        return int(numbers.pop() or 0) if len(numbers) == 1 else 0
+
+    def _changed_batch(self, batch: int | None) -> int | None:
+        """Return the batch size that a Trainer gets where the script computes it from its option; 0 if not known."""
+        values = [value for maker in self.makers for name in BATCH if (value := maker.argument(name)) is not None]
+        changed = [value for value in values if any(_has_batch(option) and not isinstance(option, Argument)
+                                                    for option in options(value))]  # fmt: skip
+        if batch is not None or not changed:
+            return None
+        numbers = set(map(self.calls.number, changed))
         return int(numbers.pop() or 0) if len(numbers) == 1 else 0
 
     def _settings(self, batch: int | None, *, parses: bool, has_batch: bool) -> dict[str, Any]:
@@ -561,6 +595,18 @@ def _root(store: Store) -> Value:
 
 def _is_parsed(store: Store) -> bool:
     return any(call.method in (*_PARSES, *_PARSES_ALL) for call in makers(_root(store)))
+
+
+def _is_tried(call: Call) -> bool:
+    """Return whether a call is in a ``try`` with a handler that does not raise again, or in ``suppress()``."""
+    for outer in call.module.around(call.node):
+        if isinstance(outer, ast.With) and any("suppress" in ast.unparse(item) for item in outer.items):
+            return True
+        inside = isinstance(outer, ast.Try) and any(call.node in ast.walk(part) for part in outer.body)
+        handlers = outer.handlers if inside and isinstance(outer, ast.Try) else []
+        if not all(isinstance(handler.body[-1], ast.Raise) for handler in handlers):
+            return True
+    return False
 
 
 def _has_batch(value: Value) -> bool:

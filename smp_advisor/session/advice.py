@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,11 @@ from smp_advisor.advice.report import explained, ladder_of, plan_of, report
 from smp_advisor.advice.request import repeated
 from smp_advisor.arguments import brief, require_whole
 from smp_advisor.arguments.signatures import checked_class
+from smp_advisor.core.files import sentence
 from smp_advisor.core.words import Sentence
 from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs.wording import fit, listed
-from smp_advisor.errors import AdvisorError, PlanError
+from smp_advisor.errors import AdvisorError, PlanError, StorageError
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.session import cells, control_state, jobs
 from smp_advisor.session.comparison import Comparison, compare
@@ -27,7 +29,7 @@ from smp_advisor.session.settings import label_of, require_name, value_text, wit
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import pandas as pd
 
@@ -49,6 +51,9 @@ if TYPE_CHECKING:
     Observer = Callable[["Change"], None]
 
 RECOMMENDED, ON_SCREEN = "Recommended", "On screen"
+
+_NOT_WRITTEN = (".md", ".txt", ".htm", ".pdf")
+"""Names of files for readers that are neither the stored form nor the page."""
 
 
 @dataclass(frozen=True)
@@ -281,10 +286,11 @@ class Advice:
         *,
         state: ControlState | None = None,
         pins: Settings | None = None,
+        requested: Mapping[str, Any] | None = None,
     ) -> str:
         """Show another recommendation in place, its controls at `state`, with `pins` kept; `undo` leads back.
 
-        Returns the summary: by default the comparison with the recommendation before it.
+        Returns the summary: by default the `requested` changes, and the comparison with the recommendation before it.
         """
         with self.turn:
             new, library, pins = state or control_state.recommended(value), value.plan.library, pins or {}
@@ -294,6 +300,10 @@ class Advice:
                 before = control_state.recommended(self.recommended)
                 summary = compare(before, new, (RECOMMENDED, ON_SCREEN)).summary
                 summary = f"{summary.removesuffix('.')}; {listed(fixed)} pinned." if fixed else summary
+                lost = [label_of(self.plan.library, name).lower() for name in pins if name not in new.settings]
+                summary += f" No longer pinned: {listed(lost)}." if lost else ""
+                changes = ", ".join(f"{name}={value!r:.60}" for name, value in (requested or {}).items())
+                summary = f"Requested: {changes}. {summary}" if changes else summary
             self._pins = tuple(dict.fromkeys((*self._pins, *pins)))
             new = replace(new, summary=summary)
             self._history = self._history.entered(Entry(recommended=value, state=new, summary=summary))
@@ -349,7 +359,8 @@ class Advice:
         """
         with self.turn:
             before, pins = self.recommended, self.pins
-        return self.renew(changed(before, changes, pins, on_progress=on_progress), pins=pins)
+        value = changed(before, changes, pins, on_progress=on_progress)
+        return self.renew(value, pins=pins, requested=changes)
 
     @property
     def history(self) -> tuple[Entry, ...]:
@@ -529,8 +540,11 @@ class Advice:
         """
         from smp_advisor.session.written import html_page, write_text
 
+        form = Path(path).suffix.lower()
+        if form in _NOT_WRITTEN:
+            raise StorageError(sentence("session", "report_form", name=str(path), form=form))
+        is_page = form == ".html"
         with self.turn:
-            is_page = str(path).lower().endswith(".html")
             write_text(html_page(self.as_recommended()) if is_page else self.as_json(), path)
 
     def as_json(self) -> str:

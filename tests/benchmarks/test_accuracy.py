@@ -260,7 +260,7 @@ def test_the_page_starts_with_first_scores_and_the_readme_has_the_same_table(tmp
     )
     assert main([*paths, "--page", str(page), "--readme", str(readme)]) == 0
     lines = readme.read_text().splitlines()
-    assert (lines[0], lines[-1], len(lines)) == ("before", "after", 10)
+    assert (lines[0], lines[-1], len(lines)) == ("before", "after", 11)
     assert all(line in page.read_text() for line in lines[2:-2])
     assert lines[4].startswith("| Step time of code that nobody had seen | 181 |")
     assert lines[6].startswith("| Step time after one measured run of the same code | ")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.cluster.containers import containers_of
 from smp_advisor.estimators.cases import SDK_2, SDK_3, Case, Hit
 from smp_advisor.estimators.configuration import constant, count, inner_table
+from smp_advisor.estimators.script import SAVES
 from smp_advisor.estimators.terms import LOCAL, is_version, nearest_pair, terms_of
 from smp_advisor.libraries.version import release
 from smp_advisor.review.reading.values import Collection, Constant, Mapping, Result
@@ -89,10 +90,15 @@ def places(case: Case) -> Iterator[Hit]:
 def channels(case: Case) -> Iterator[Hit]:
     """EST514: channels that the script or a path in the text needs, and the job does not have."""
     configuration = case.configuration
-    names = configuration.get("channels")
+    names, call = configuration.get("channels"), configuration.tables.get("estimator")
     if names is None:
         return
-    environment = inner_table(configuration.tables.get("estimator"), "environment")
+    if call is not None and ("model_uri" in call.entries or call.open):  # the SDK adds a channel for it
+        channel = constant(call, "model_channel_name") if "model_channel_name" in call.entries else "model"
+        if not isinstance(channel, str):
+            return
+        names |= {channel}
+    environment = inner_table(call, "environment")
     variables = environment.entries if environment is not None else {}
     spelled = {name.upper() for name in names}
     listed = f"the channels {', '.join(sorted(names))}" if names else "no channel"
@@ -203,6 +209,23 @@ _STATE_BYTES = 14
 _CHECKPOINTS = 3
 
 
+def _often(saves: dict[str, Any]) -> str | None:
+    """Return how often Trainer adds a checkpoint; None if it keeps few of them, or may do so."""
+    strategy, steps = saves.get("save_strategy", "steps"), count(saves.get("save_steps", 500))
+    limited = "save_total_limit" in saves and saves["save_total_limit"] not in ("None", "none")
+    if limited or strategy not in ("steps", "epoch"):
+        return None
+    if strategy == "epoch":
+        return "once per epoch"
+    if steps is None or steps > _FEW:
+        return None
+    return f"every {steps} steps" + ("" if "save_steps" in saves else " by default")
+
+
+_FEW = 10_000
+"""Steps between two checkpoints from which most jobs save none before their end."""
+
+
 def outputs(case: Case) -> Iterator[Hit]:
     """EST515: checkpoints that are not where the job copies them, or do not fit on its volume."""
     received, terms, model = case.script, terms_of(case.configuration), case.back.model
@@ -211,9 +234,12 @@ def outputs(case: Case) -> Iterator[Hit]:
     of_git = "git_config" in case.configuration.settings and {"output_dir", "num_train_epochs"} <= settings.keys()
     out = str(settings["output_dir"].value) if of_git else received.checkpoints_in if received is not None else ""
     reported = received is not None and any(finding.id == "SMP005" for finding in received.report)
-    saves = "save_strategy" not in settings or settings["save_strategy"].value != "no"
-    if call is not None and saves and out.startswith(MODEL_DIR) and not (terms.checkpoints or reported):
-        yield case.hit("EST515", "in the model", script=str(case.configuration.get("entry_point")))
+    passed = {name: settings[name].value for name in SAVES if name in settings}
+    often = _often(passed | (received.saves if received is not None else {}))
+    trains = str(settings["do_train"].value).lower() in ("true", "1") if "do_train" in settings else not of_git
+    in_model = often is not None and trains and out.startswith(MODEL_DIR)
+    if call is not None and in_model and not (terms.checkpoints or reported):
+        yield case.hit("EST515", "in the model", script=str(case.configuration.get("entry_point")), often=often)
     if received is None or call is None:
         return
     if terms.checkpoints and terms.spot and not received.resumes:
@@ -225,6 +251,7 @@ def outputs(case: Case) -> Iterator[Hit]:
     copied = str(getattr(place, "value", "") or "/opt/ml/checkpoints")
     inside = posixpath.join("/opt/ml/code", folder, "").startswith(f"{copied.rstrip('/')}/")
     alone = case.configuration.form == SDK_2 and place is None and terms.checkpoints is False
+    alone = alone and not received.uploads
     if inside and folder and alone and case.configuration.get("instance_type") not in LOCAL:
         yield case.hit("EST515", "lost", "entry_point", script=received.name, folder=repr(folder))
     if not folder or inside or not isinstance(place, Constant | None):

@@ -103,11 +103,14 @@ def _out_of_sight(context: Context, places: tuple[_Place, ...]) -> bool:
     parts = {part.call for value in values for part in derivation(value) if isinstance(part, Result)}
     loops = {call.loops[-1] for call in calls if call.loops}
     foreign = unread(context)
+    classes = [place.cls for place in places if place.cls]
+    handed = [value for call in foreign for value in (*call.arguments, *call.keywords.values())]
     methods = [
         (place.module, *range(place.node.lineno, (place.node.end_lineno or 0) + 1)) for place in places if place.cls
     ]
     return (
         not parts.isdisjoint(foreign)
+        or any(getattr(origin, "cls", None) in classes for value in handed for origin in origins(value))
         or any(call.loops and call.loops[-1] in loops for call in foreign)
         or any(call.module is lines[0] and call.node.lineno in lines[1:] for call in foreign for lines in methods)
         or handed_on(context, *calls)
@@ -278,7 +281,8 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
     parts = [part.call for part in derivation(value) if isinstance(part, Result)] if derives else []
     sources = {*makers(value), *elements_of(value)}
     direct = [getattr(option, "call", None) for option in options(value) if isinstance(option, Result)]
-    texts = [option.path if isinstance(option, External) else option for option in (*options(value), *literals)]
+    paths = [option.path if isinstance(option, External) else None for option in options(value)]
+    texts = [*zip(paths, literals, strict=True)]
     classes = [origin.cls for origin in origins(value) if isinstance(origin, Instance)]
     peer = {name: earlier[need[name]] for name in _PEERS if name in need}
     numbers = [number for number in literals if isinstance(number, (int, float)) and not isinstance(number, bool)]
@@ -301,7 +305,9 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
         "not": lambda expected: expected not in literals,
         "has": lambda expected: not {*items}.isdisjoint([expected] if isinstance(expected, str) else expected),
         "above": lambda expected: len(numbers) == len(literals) and all(number > expected for number in numbers),
-        "matches": lambda expected: any(isinstance(text, str) and re.search(expected, text) for text in texts),
+        "matches": lambda expected: all(
+            any(isinstance(text, str) and re.search(expected, text) for text in forms) for forms in texts
+        ),
         "no_multiple_of": lambda expected: _no_multiple(literals, call.argument(expected)),
         "without_parameter": lambda expected: any(
             isinstance(o, Function) and o.node.args.kwarg is None and expected not in o.positional
