@@ -48,8 +48,8 @@ class NotInstalled:
     def _refuse(self, *_: object) -> Any:
         raise NotRehearsed("NotInstalled")
 
-    __eq__ = __bool__ = __len__ = __mro_entries__ = _refuse
-    __hash__, __iter__ = object.__hash__, lambda _: iter(())
+    __eq__ = __bool__ = __len__ = __iter__ = __mro_entries__ = _refuse
+    __hash__ = object.__hash__
     __enter__, __instancecheck__ = Nothing.__enter__, Nothing.__instancecheck__
     __exit__, __call__ = Nothing.__exit__, Nothing.__call__
 
