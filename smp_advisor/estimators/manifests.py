@@ -49,7 +49,7 @@ def configuration_of_manifest(table: Mapping) -> Configuration:
             " HyperPodPyTorchJob or PyTorchJob, or the recipe or cell that makes it."
         )
     configuration = Configuration("manifest", f"The {kind}", table.span)
-    # Nodes are the sum of replicas: a master is a node, too.
+    # Nodes are the sum of replicas: the master is one of them.
     specs = list(_replicas(table))
     numbers = [number for number, _ in specs]
     nodes = None if None in numbers else sum(filter(None, numbers))

@@ -257,7 +257,9 @@ def apart(stage: Stage) -> Iterator[Observed]:
     if not all(steps):
         return
     if not any(events(stage, rank, "group") for rank in ranks_of(stage)):
-        text = f"{len(steps)} processes train without a process group, each its own model"
+        text = (
+            f"{len(steps)} processes train without a process group, each its own model (processes=1 if the job has one)"
+        )
         yield Observed(kind="no group", text=text, site=steps[0][0]["site"])
     yield from _not_reduced(stage["ranks"][0]["events"])
     if not events(stage, 0, "tensor parallel") and not any(events(stage, rank, "message") for rank in ranks_of(stage)):

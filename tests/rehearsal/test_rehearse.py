@@ -7,7 +7,7 @@ import pytest
 
 import smp_advisor as smpa
 from smp_advisor.errors import AdvisorError
-from smp_advisor.rehearsal import KINDS, rehearse
+from smp_advisor.rehearsal import KINDS, rehearse, stages
 from smp_advisor.rehearsal.stages import _Rehearsed
 from tests.forked import import_libraries
 from tests.rehearsal.scripts import (
@@ -222,6 +222,36 @@ def test_packages_that_only_report_are_named_and_left_out(tmp_path):
     done = rehearse(tmp_path / "src/train.py", "torchrun --nproc_per_node=2 src/train.py")
     assert (done.findings, done.updates) == ((), 6), done
     assert any(text.startswith("wandb_of_another_name: not installed here") for text in done.stand_ins)
+
+
+HEAVY = """
+import argparse, os, torch, torch.distributed as dist
+parser = argparse.ArgumentParser()
+parser.add_argument("--n_layer", type=int, default=12)
+args = parser.parse_args()
+batch_size = 64
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+torch.manual_seed(dist.get_rank())
+net = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(args.n_layer))).cuda()
+net = torch.nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.AdamW(net.parameters())
+for step in range(1000):
+    loss = net(torch.randn(batch_size, 256).cuda()).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.usefixtures("first_stage")
+def test_a_script_that_is_too_heavy_gets_small_settings_which_are_named(monkeypatch):
+    levels = [level | {"most_flops": flops} for level, flops in zip(stages._LEVELS, (1e8, 1e8, 1e9), strict=False)]
+    monkeypatch.setattr(stages, "_LEVELS", (*levels, stages._LEVELS[3]))
+    done = rehearse(HEAVY)
+    assert [finding for finding in done.findings if finding.level != "note"] == [], done
+    assert done.updates >= 3
+    assert {"n_layer 12: 2", "batch_size 64: 2"} <= set(done.stand_ins)
 
 
 @pytest.mark.usefixtures("first_stage")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.containers import containers_of
+from smp_advisor.core.files import data_file
 from smp_advisor.estimators.cases import SDK_2, SDK_3, Case, Hit
 from smp_advisor.estimators.configuration import constant, count, inner_table
 from smp_advisor.estimators.script import SAVES
@@ -57,10 +58,10 @@ def versions(case: Case) -> Iterator[Hit]:
     yield case.hit("EST506", "no image of PyTorch", *keys, **values)
 
 
+_FORMS: dict[str, Any] = data_file("estimators", "forms")
 _TOOLKIT_SETS = ("btl_vader_single_copy_mechanism",)
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _JOB_NAME = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9]){0,62}")
-_OF_SMDDP = ("ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge", "local_gpu")
 _MOST_WARM, _MOST_RETRIES = 3600, 30
 
 
@@ -76,7 +77,7 @@ def places(case: Case) -> Iterator[Hit]:
     if call is not None and isinstance(session, Result) and session.call.called == "Session":
         hit = case.hit("EST514", "local session", named=kind)
         yield replace(hit, span=call.entries["sagemaker_session"].span)
-    if configuration.get("dataparallel") is True and isinstance(kind, str) and kind not in _OF_SMDDP:
+    if configuration.get("dataparallel") is True and isinstance(kind, str) and kind not in _FORMS["smddp"]:
         yield case.hit("EST514", "no SMDDP", "dataparallel", named=kind)
     if kind not in LOCAL:
         return
@@ -109,13 +110,12 @@ def channels(case: Case) -> Iterator[Hit]:
     for setting in configuration.hyperparameters.values():
         path = str(setting.value).removeprefix(_INPUTS)
         folder = path.partition("/")[0]
-        if path != str(setting.value) and folder and folder not in {*names, *_OF_SDK}:
+        if path != str(setting.value) and folder and folder not in {*names, *_FORMS["own_channels"]}:
             hit = case.hit("EST514", "no folder", named=str(setting.value), right=listed)
             yield replace(hit, span=setting.span or hit.span)
 
 
 _INPUTS = "/opt/ml/input/data/"
-_OF_SDK = ("code", "sm_drivers")
 
 
 def of_trainer(case: Case) -> Iterator[Hit]:

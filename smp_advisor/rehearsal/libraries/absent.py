@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
 
 _IMPORTING = ("<frozen importlib", str(Path(importlib.util.__file__).parent), str(Path(__file__).parent))
-_REPORTING = data_file("rehearsal", "stand_ins")["reporting"]
-_TOOLKITS = ("sagemaker_training", "sagemaker_containers", "sagemaker_inference")
-"""Packages of the images themselves, by which a script reads its environment."""
+_REPORTING, _TOOLKITS = (data_file("rehearsal", "stand_ins")[kind] for kind in ("reporting", "toolkits"))
 _GUARDS = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
 
 

@@ -293,7 +293,8 @@ def _is_long(call: Call) -> bool:
     """Work over a data set: tokenization of all rows, generation for each row."""
     if call.method == "generate":
         return bool(call.loops)
-    if call.method in ("", "module") and call.receiver is not None and call.function is None and call.loops:
+    is_object = call.receiver is not None and not isinstance(call.node.func, ast.Call)  # not ``itemgetter(0)(row)``
+    if call.method in ("", "module") and is_object and call.function is None and call.loops:
         over = getattr(call.loops[-1], "iter", None)
         return over is not None and mentions(over, "loader") and without_gradients(call)
     if call.method != "map" or call.receiver is None or call.name:
