@@ -257,9 +257,8 @@ def apart(stage: Stage) -> Iterator[Observed]:
     if not all(steps):
         return
     if not any(events(stage, rank, "group") for rank in ranks_of(stage)):
-        text = (
-            f"{len(steps)} processes train without a process group, each its own model (processes=1 if the job has one)"
-        )
+        text = f"{len(steps)} processes train without a process group, each its own model"
+        text += ": start one, or rehearse a job of one process with processes=1"
         yield Observed(kind="no group", text=text, site=steps[0][0]["site"])
     yield from _not_reduced(stage["ranks"][0]["events"])
     if not events(stage, 0, "tensor parallel") and not any(events(stage, rank, "message") for rank in ranks_of(stage)):

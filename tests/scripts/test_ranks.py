@@ -13,6 +13,15 @@ from smp_advisor.review.scripts import check_script
 if TYPE_CHECKING:
     from pathlib import Path
 
+EVALUATES = """
+import operator
+if accelerator.is_main_process:
+    with torch.no_grad():
+        for row in valid_loader:
+            {}(row)
+accelerator.wait_for_everyone()
+"""
+
 _BASES = data_file("review.findings", "bases")
 DDP, FSDP2, TRAINER, ACCELERATE, FABRIC = (_BASES[name] for name in ("ddp", "fsdp2", "trainer", "accelerate", "fabric"))
 BARRIER = "    dist.barrier()\n"
@@ -90,6 +99,8 @@ ROWS = [
     ("", DDP + "if rank == 0:\n    with torch.no_grad():\n        model.module(batch)\n"),
     ("", FSDP2 + "with torch.no_grad():\n    output = model(batch)\nif rank == 0:\n    print(output)\n"),
     ("", ACCELERATE + "if accelerator.is_main_process:\n    accelerator.unwrap_model(model).state_dict()\n"),
+    ("DDP611", ACCELERATE + EVALUATES.format("reference")),
+    ("", ACCELERATE + EVALUATES.format("operator.itemgetter(0)")),
     ("", _REPLICATED.replace("trainer.save", "if trainer.is_world_process_zero():\n    trainer.save")),
 ]
 
