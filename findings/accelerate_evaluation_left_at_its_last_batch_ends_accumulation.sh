@@ -5,9 +5,9 @@
 # next(iter(loader)) of a loader with one batch of fixed samples. A prepared loader knows that its last batch is the last
 # one, and tells accumulate() so, that the last update of an epoch is made. It takes this back after the batch: a loop
 # that is left there never gets so far, and the loader of the evaluation stays the active one, at its end. Each later
-# batch of training then makes an update, until the loader of training begins its next epoch: with 8 accumulated batches
-# updates are of an eighth of the batch, 8 times as many, with a gradient of an eighth, and a prepared schedule runs 8
-# times as fast. Left one batch earlier, or ended by itself, the loop does no harm.
+# batch of training then makes an update of its own, until the loader of training begins its next epoch: many small
+# updates in place of few large ones, without a message. Left one batch earlier, or ended by itself, the loop does no
+# harm.
 #
 # Seen on 2026-12-01, Linux, Python 3.11, PyTorch 2.13.0, 4 accumulated batches, 16 batches in an epoch, evaluation of 4
 # batches after batch 4. Updates in the epoch: 4 if it ends by itself or stops after 3, 13 if it stops after 4.

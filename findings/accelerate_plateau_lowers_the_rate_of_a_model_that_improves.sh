@@ -4,9 +4,8 @@
 # Why it matters: Accelerate steps a prepared schedule once for each process, because the loaders of n processes have a
 # n-th of the batches. A plateau schedule does not count batches: its patience is a number of evaluations without an
 # improvement. Passed to prepare() like every other schedule, it gets each metric n times, and all but the first are no
-# improvement. With as many processes as patience + 2, one good evaluation uses up the patience: the rate is divided each
-# time, and a run of 20 evaluations ends near 0 without a message. A test on one process shows nothing. The schedule that
-# is not prepared waits as it was told to.
+# improvement. With four processes, one good evaluation uses up a patience of 2, and the rate is divided each time,
+# without a message. A test on one process shows nothing. The schedule that is not prepared waits as it was told to.
 #
 # Seen on 2026-12-01, Linux, Python 3.11, PyTorch 2.13.0, patience=2, factor=0.5, six metrics, each half of the one
 # before: the rate stays 1 on one process, and is 0.5 to 0.015625 on four. Not prepared, it stays 1 on both.

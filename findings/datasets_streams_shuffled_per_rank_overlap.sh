@@ -4,9 +4,8 @@
 # Why it matters: a script divides a stream, and then shuffles each rank's part with seed + rank, so that the ranks do not
 # read in the same order. The division is stored in the data set and applied when it is read, after the files were
 # shuffled: each rank shuffles all files by its own seed and takes every n-th of its own order. Ranks read the same files,
-# other files are read by none, in every epoch, without a message. The same holds for shuffle before the division, for a
-# number of files that the ranks do not divide (there rows are dealt), and with no seed, which each rank draws for itself.
-# One seed on all ranks divides rightly.
+# other files are read by none, in every epoch, without a message. The same holds for a number of files that the ranks do
+# not divide, where rows are dealt. One seed on all ranks divides rightly.
 #
 # Seen on 2026-12-01, Linux, Python 3.11, 64 rows, two ranks: 8 files, seeds 7 and 8: 24 rows read by both ranks and 24
 # by none (16 and 16 in epoch 1); 7 files: 15 and 15; one seed: none and none.

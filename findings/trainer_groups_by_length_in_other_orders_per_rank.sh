@@ -7,8 +7,8 @@
 # every n-th batch of it: all ranks need the same order. The collator draws one number per token from the same generator,
 # and batches of the ranks differ in length, so that the generators part within the first epoch. Later epochs give the
 # ranks other orders: some rows are trained by several ranks, others by none, without a message. Random order without
-# groups is right, because Accelerate gives it a generator of its own and sends its state to all ranks. With workers the
-# collator draws in them, and with a seed (seed=...) from its own generator: both are right.
+# groups is right, because Accelerate gives it a generator of its own and sends its state to all ranks. With a seed
+# (seed=...) the collator draws from a generator of its own, and the groups are right as well.
 #
 # Seen on 2026-12-01, Linux, Python 3.11, PyTorch 2.13.0, two processes, 32 rows. Rows of both ranks and of none in
 # epochs 0, 1, 2: grouped 0, 6, 6; grouped with the collator's seed, and random order, 0, 0, 0.
