@@ -77,7 +77,7 @@ def _hits(rules: list[_Rule], context: Context) -> Iterator[Hit]:
         applies = applies and not ("absence" in rule and context.is_part)
         severity = _severity(context, rule) if applies else ""
         for places in _met(context, rule, ()) if applies and severity != "never" else ():
-            if "unless" in rule and _out_of_sight(context, places):
+            if "unless" in rule and _out_of_sight(context, places, absence="absence" in rule):
                 continue  # code that is not read may do what the files lack
             place = places[rule.get("at", -1)]
             node, need = place.node, rule["needs"][rule.get("at", -1)]
@@ -96,14 +96,14 @@ def _hits(rules: list[_Rule], context: Context) -> Iterator[Hit]:
             yield Hit(place.module, node, values, severity=severity or None, variant=rule.get("name", ""))  # type: ignore[arg-type]
 
 
-def _out_of_sight(context: Context, places: tuple[_Place, ...]) -> bool:
+def _out_of_sight(context: Context, places: tuple[_Place, ...], *, absence: bool) -> bool:
     """Return whether code that is not read makes an object of the places, gets one, or runs in their loop or method."""
     calls = [place.call for place in places if place.call]
     values = [value for call in calls for value in (call.receiver, *call.arguments, *call.keywords.values())]
     parts = {part.call for value in values for part in derivation(value) if isinstance(part, Result)}
     loops = {call.loops[-1] for call in calls if call.loops}
     foreign = unread(context)
-    classes = [place.cls for place in places if place.cls]
+    classes = [place.cls for place in places if place.cls and absence]
     handed = [value for call in foreign for value in (*call.arguments, *call.keywords.values())]
     methods = [
         (place.module, *range(place.node.lineno, (place.node.end_lineno or 0) + 1)) for place in places if place.cls
